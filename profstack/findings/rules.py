@@ -109,9 +109,10 @@ GRAD_IN_INFERENCE = FindingRule(
 PADDING = FindingRule(
     "padding",
     "Much of what the model computes is padding",
-    "Of the tokens that the model was given in the noted steps (rows of integers that end in the "
-    "same value again and again) at least a fifth are behind the longest row of their batch, or at "
-    "least two fifths are padding.",
+    "Of the tokens that the model was given in the noted steps (what an embedding takes, or is "
+    "named so) at least a fifth are behind the longest row of their batch, or at least two fifths "
+    "are padding: by the mask, else by the embedding's padding_idx, else rows that end in the "
+    "same value again and again.",
     "Estimated: the model's forward and backward passes times the share behind the longest row. "
     "None where that is less than a tenth, or the torch layer's times are not calibrated.",
     # A batch of texts of different lengths always has some.
@@ -121,9 +122,10 @@ NO_KV_CACHE = FindingRule(
     "no-kv-cache",
     "Generation computes every token again",
     "Calls of `generate` add at least 8 tokens each with use_cache=False; or the script calls the "
-    "model itself, 16 times or more, and most calls have one token more than the one before.",
+    "model itself, 8 times or more, and most calls have one token more than the one before.",
     "Estimated for calls of the script's own: the line through their times by length, down to one "
-    "token. None for `generate`: what one token alone takes was not seen.",
+    "token. None where fewer than 4 lengths were unobserved or the times scatter too much, and for "
+    "`generate`: what one token alone takes was not seen.",
 )
 BATCH_OF_ONE = FindingRule(
     "batch-of-one",
@@ -167,7 +169,9 @@ RECOMPILATIONS = FindingRule(
     "dynamo gives the function up; and compiling took at least 1 % of the step.",
     "Measured: the compiler's own time in those steps over all steps since, a mean over the "
     "run; estimated where every such step was under an observer. None where most steps compile "
-    "nothing: the median step does not hold it, and the mean is in the evidence.",
+    "nothing: the median step does not hold it, and the mean is in the evidence. `run_s` is all "
+    "recompilations; `run_gain_s` is that less the longest one where the size of one dimension "
+    "changes: one compilation for all sizes is left.",
     # Two runs differ by that.
     threshold=0.01,
 )
