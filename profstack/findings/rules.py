@@ -104,7 +104,8 @@ GRAD_IN_INFERENCE = FindingRule(
     "The steps are calls of a model, no backward pass ran in any step that was noted or "
     "traced, and autograd recorded nodes of a graph in the calls.",
     "None: the graph is recorded inside the operators' own time, from which no layer tells it "
-    "apart. The evidence says what it kept in memory.",
+    "apart. On the CPU it took 8 to 49 % of a call of six small models, mostly for memory that is "
+    "kept and for fused paths that are not taken. The evidence says what it kept in memory.",
 )
 PADDING = FindingRule(
     "padding",
@@ -140,7 +141,9 @@ BATCHNORM_TRAINING_AT_INFERENCE = FindingRule(
     "The steps are calls of a model without any backward pass, and a layer of batch "
     "normalisation with averages and a momentum of its own is in training mode in them. "
     "Dropout in training mode is named beside it, and is no finding alone.",
-    "None: it is about results, which depend on the rest of the batch.",
+    "Estimated on the CPU: the time of its operators less what they take in evaluation mode, by a "
+    "ratio measured for its kinds of input, and all of dropout's. None on other devices. Results "
+    "depend on the rest of the batch whatever it costs.",
 )
 FLOAT32_MATMUL_WITHOUT_TF32 = FindingRule(
     "float32-matmul-without-tf32",

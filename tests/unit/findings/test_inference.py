@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from profstack.findings import inference as module
 from profstack.findings import rules
 from profstack.findings.inference import inference
 from profstack.findings.model_setup import padding
@@ -68,6 +69,29 @@ def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
     assert ("1 layer of" in both["title"], links(both)[-1]) == (True, "modules/Net.d")
     assert both["evidence"][-1] == {"batch_normalisations": 1, "dropouts": 1}
     assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
+
+
+def test_training_mode_costs_what_evaluation_mode_does_not_take():
+    share, fixed_s = module._EVALUATED[True]
+    flat_share, flat_s = module._EVALUATED[False]
+    norm, images, rows = "aten::native_batch_norm", "[[8,16,22,22],[16]]", "[[32,64],[64]]"
+    operators = rows_of(
+        "module name shapes calls calibrated_s",
+        ("Net.0", norm, images, 2, 0.7 * MS), ("Net.1", norm, rows, 3, 0.4 * MS),
+        # Too short to be less, not in training mode, and what only training does.
+        ("Net.2", norm, images, 2, fixed_s), ("Net.x", norm, images, 1, 9 * MS),
+        ("Net.1", "aten::add_", None, 3, 0.02 * MS), ("Net.1", "aten::empty", None, 3, 9 * MS),
+        ("Net.d", "aten::bernoulli_", rows, 1, 0.3 * MS), ("Net.d", "aten::mul", rows, 1, 0.1 * MS),
+    )  # fmt: skip
+    known = {"calls": QUIET, "training_norms": NORMS, "training_dropouts": DROPOUTS}
+    (told,) = inferred(tables={"operators": operators}, **known)
+    norms_s = (1 - share) * 0.7 * MS - 2 * fixed_s + (1 - flat_share) * 0.4 * MS - 3 * flat_s
+    assert told["gain_s"] == pytest.approx(norms_s + 0.42 * MS)
+    # More layers than are named, or no time of theirs.
+    known["training_norms"] = NORMS | {"count": 8}
+    assert inferred(tables={"operators": operators}, **known)[0]["gain_s"] is None
+    known["training_norms"] = NORMS
+    assert inferred(tables={"operators": operators[4:]}, **known)[0]["gain_s"] is None
 
 
 def growing(count=17, other=0, kind="clean"):
