@@ -60,6 +60,9 @@ def test_the_largest_embedding_says_which_input_is_tokens_and_what_pads_them():
     padding = nn.Embedding(99, 2, padding_idx=0)
     assert noted(left, embeddings=[(padding, left)]) == COUNTS
     assert noted(left, embeddings=[(words, left)])["padded"] == 0
+    begins = IDS.clone()
+    begins[1, 0] = 0
+    assert noted(input_ids=begins) == COUNTS
 
 
 def test_a_mask_says_best_what_is_padding():

@@ -158,4 +158,9 @@ def test_padding_is_found_behind_the_longest_row_or_in_most_of_all(
         assert of(told, "slug gain_s severity line") == near("padding", gain_s, "high", 7)
         assert ("own longest row" in told["advice"]) is (unused >= 100)
     assert padding(None, report_of(padding=None)) == []
+    # The user's own function that pads is the place.
+    text = "\n\ndef collate(rows):\n    return pad(rows)\n\nDataLoader(a, collate_fn=collate)\n"
+    report = report_of(padding=noted, tables={"modules": modules})
+    report["sources"] = [{"file": "data.py", "text": text}]
+    assert [of(told, "file line") for told in padding(None, report)] == [["data.py", 3]] * is_found
     assert rules.PADDING.threshold == pytest.approx(0.2)
