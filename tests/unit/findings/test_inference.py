@@ -87,6 +87,16 @@ def test_training_mode_costs_what_evaluation_mode_does_not_take():
     (told,) = inferred(tables={"operators": operators}, **known)
     norms_s = (1 - share) * 0.7 * MS - 2 * fixed_s + (1 - flat_share) * 0.4 * MS - 3 * flat_s
     assert told["gain_s"] == pytest.approx(norms_s + 0.42 * MS)
+    # Where recording took 2.5 us of each operator, the rest of a long one is its own time.
+    many = int((made.TRACED_S - STEP_S) / 2.5e-6) - 16
+    others = rows_of("module name shapes calls calibrated_s", ("Net", "aten::mul", None, many, 0))
+    own = [{**row, "self_s": 1.5 * row["calibrated_s"]} for row in (*operators, *others)]
+    (longer,) = inferred(tables={"operators": own}, **known)
+    expected = (1 - share) * (1.05 * MS - 2 * 2.5e-6) - 2 * fixed_s + (0.45 + 0.15 + 0.03) * MS
+    expected += (1 - flat_share) * (0.6 * MS - 3 * 2.5e-6) - 3 * flat_s - (3 + 1 + 1) * 2.5e-6
+    assert longer["gain_s"] == pytest.approx(expected)
+    fewer = [{**row, "calls": 0.8 * row["calls"]} for row in own]
+    assert inferred(tables={"operators": fewer}, **known)[0]["gain_s"] < expected - 0.4 * MS
     # More layers than are named, or no time of theirs.
     known["training_norms"] = NORMS | {"count": 8}
     assert inferred(tables={"operators": operators}, **known)[0]["gain_s"] is None
