@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from profstack.analysis.watch import (
     FEWEST_SAMPLES,
-    STEP,
     Frame,
     Stack,
     Sum,
@@ -66,7 +65,7 @@ class CallSite:
 def call_sites(recorded: Recorded) -> list[CallSite]:
     """Return the sites of the steps, the largest share first; empty with too few samples."""
     seen = watched(recorded)
-    samples = [sample for sample in seen.of(STEP) if not sample.evaluating]
+    samples = seen.in_usual_steps
     if len(samples) < FEWEST_SAMPLES:
         return []
     sums = seen.by_stack(samples)

@@ -199,22 +199,26 @@ def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return timed
 
 
+def rare_pauses(recorded: Recorded, times: pd.Series[float]) -> pd.Series[bool]:
+    """Return which times of steps are rare pauses.
+
+    With DataLoader workers a rare long step is the wait for all of them: it is none.
+    """
+    # Shorter ones are the noise of a loaded machine.
+    long = times > max(PAUSE * times.median(), times.max() / 3)
+    most = max(min(MOST_PAUSES, RARE * len(times)), RARE_AGAIN * len(times))
+    has_workers = (recorded.frames["thread_times"]["kind"] == WORKER).any()
+    return long & (long.sum() <= most) & (not has_workers)
+
+
 def _without_pauses(
     recorded: Recorded, clean: pd.DataFrame, clock: Clock
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[ReportWarning]]:
-    """Return the clean steps without rare pauses, the steps that hold one, and a warning of them.
-
-    With DataLoader workers a rare long step is the wait for all of them: it stays.
-    """
+    """Return the clean steps without rare pauses, those that hold one, and a warning of them."""
     times = times_of(clean, clock).fillna(clean["wall_s"])
-    # Shorter ones are the noise of a loaded machine.
-    long = times > max(PAUSE * times.median(), times.max() / 3)
+    long = rare_pauses(recorded, times)
     kept, paused = clean[~long], clean[long]
-    most = max(min(MOST_PAUSES, RARE * len(clean)), RARE_AGAIN * len(clean))
-    is_rare = 0 < len(paused) <= most
-    if not is_rare or times.mean() <= (1 + _MATTERS) * times[~long].mean():
-        return clean, clean[:0], []
-    if (recorded.frames["thread_times"]["kind"] == WORKER).any():
+    if not len(paused) or times.mean() <= (1 + _MATTERS) * times[~long].mean():
         return clean, clean[:0], []
     longest = format_seconds(float(times.max()))
     took = f"1 took {longest}" if len(paused) == 1 else f"{len(paused)} took up to {longest}"

@@ -45,6 +45,8 @@ _SLOWER = 1.1
 FEW_CALLS = 20
 PREEMPTED = 5.0
 PREEMPTED_S = 20e-6
+# Caches are filled anew after a wait for a core, which takes less than this beside the wait.
+WITH_WAIT = 1.2
 
 
 class CallCost(TypedDict):
@@ -82,7 +84,9 @@ def functions(
     rows = []
     for phase, chosen in _phases(selection):
         added = _added_by_calls(_of_phase(recorded, "calls", chosen), cost)
-        frame, taken_off = without_preempted(_of_phase(recorded, "functions", chosen))
+        frame, taken_off = without_preempted(
+            _of_phase(recorded, "functions", chosen), recorded.frames["slices"]
+        )
         for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
             function = home_relative(str(key[0])), int(key[1]), str(key[2])
             corrected = None
@@ -109,11 +113,12 @@ def functions(
 
 
 def without_preempted(
-    frame: pd.DataFrame,
+    frame: pd.DataFrame, slices: pd.DataFrame
 ) -> tuple[pd.DataFrame, Mapping[tuple[Any, ...], float]]:
     """Return the rows with calls that were preempted in one slice as in the fastest other one.
 
-    And the seconds that this takes off, by file, line and name.
+    And the seconds that this takes off, by file, line and name: of a slice no more than its thread
+    was measured to wait for a core. A longer call had other work.
     """
     several = frame[frame["slice"].notna() & (frame["calls"] > 0)]
     each_s = several["self_s"] / several["calls"]
@@ -122,6 +127,14 @@ def without_preempted(
     is_few = several["calls"].groupby(by_function, dropna=False).transform("max") <= FEW_CALLS
     lost_s = several["self_s"] - several["calls"] * least_s
     lost_s = lost_s[is_few & (each_s > PREEMPTED * least_s) & (lost_s > PREEMPTED_S)]
+    left_s: dict[Any, float] = slices.groupby("slice")["delay_s"].sum().to_dict()
+    taken: dict[Any, float] = {}
+    for row, seconds in lost_s.sort_values(ascending=False).items():
+        number = several["slice"][row]
+        if seconds <= WITH_WAIT * left_s.get(number, 0.0):
+            taken[row] = min(seconds, left_s[number])
+            left_s[number] -= taken[row]
+    lost_s = pd.Series(taken, dtype=float)
     kept = frame.copy()
     kept.loc[lost_s.index, ["self_s", "total_s"]] = kept.loc[
         lost_s.index, ["self_s", "total_s"]

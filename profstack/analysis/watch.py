@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profstack.analysis.clean_steps import Clean, in_progress, times_of
+from profstack.analysis.clean_steps import UNOBSERVED, Clean, in_progress, rare_pauses, times_of
 from profstack.analysis.functions import PROFILED, FunctionKey
 from profstack.code_owner import Places, place_words
 from profstack.privacy import home_relative
@@ -95,6 +95,7 @@ class Watched:
     """All samples of a recording in order of time, and all readings of the resident set."""
 
     def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
         frame = recorded.frames["watch_samples"].sort_values("t_s", kind="stable")
         times = frame["t_s"].to_numpy(dtype=float)
         readings = frame["rss_bytes"].to_numpy(dtype=float)
@@ -129,6 +130,20 @@ class Watched:
     def of(self, phase: str | None) -> list[Sample]:
         """Return the samples of one phase, or all."""
         return [sample for sample in self.samples if phase in (None, sample.phase)]
+
+    @cached_property
+    def in_usual_steps(self) -> list[Sample]:
+        """The samples in steps, without evaluation and without those in a rare pause."""
+        rows = self._recorded.steps
+        rows = rows[rows["wall_s"] > 0].sort_values("started_s")
+        unobserved = rows[rows["kind"].isin(UNOBSERVED)]
+        paused = unobserved[rare_pauses(self._recorded, unobserved["wall_s"])]
+        begins = paused["started_s"].to_numpy(dtype=float)
+        ends = begins + paused["wall_s"].to_numpy(dtype=float)
+        samples = [sample for sample in self.of(STEP) if not sample.evaluating]
+        times = np.array([sample.t_s for sample in samples])
+        within = in_progress(times, begins, ends) if len(begins) else [-1] * len(samples)
+        return [each for each, pause in zip(samples, within, strict=True) if pause < 0]
 
     def by_stack(self, samples: Iterable[Sample]) -> list[Sum]:
         """Add samples up by their stack."""
@@ -459,7 +474,7 @@ def step_parts(recorded: Recorded) -> dict[StepPart, float] | None:
     "other" is what the script does outside all of them, operators that it calls there included.
     """
     seen = watched(recorded)
-    samples = [sample for sample in seen.of(STEP) if not sample.evaluating]
+    samples = seen.in_usual_steps
     if len(samples) < FEWEST_SAMPLES:
         return None
     parts: dict[StepPart, float] = defaultdict(float)

@@ -9,22 +9,19 @@ script's is kept or changed, and none of its code runs for this.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from profstack import code_owner
 from profstack.capture.observers import GuardedListener
+from profstack.capture.padding import PaddingNotes
 from profstack.capture.slices import SlicePlan
 from profstack.layer import Listener
 
 # Modules that are named one by one; more are only counted.
 MOST_NAMED = 50
-# A shorter row is no sequence of tokens, and a larger batch takes too long to read.
-_SHORTEST = 8
-_MOST_READ = 1 << 22
 # Frames searched for the script's own line.
 _MOST_FRAMES = 60
 # Settings of an optimizer's groups; numbers and tensors are noted as yes or no.
@@ -52,19 +49,6 @@ class _Calls:
     nodes: int = 0
 
 
-@dataclass
-class _Padding:
-    """Tokens that the model was given in so many batches: all of them, and those of padding.
-
-    `unused` are those behind the longest sequence of their batch.
-    """
-
-    inputs: int = 0
-    tokens: int = 0
-    padded: int = 0
-    unused: int = 0
-
-
 class SetupNotes(Listener):
     """Notes of the steps of one plan; an error in taking them sets `failed`."""
 
@@ -88,7 +72,8 @@ class SetupNotes(Listener):
         # Facts of the optimizers of one class with the same settings, by these.
         self._optimizers: dict[str, dict[str, Any]] = {}
         self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
-        self._padding = _Padding()
+        self._padding = PaddingNotes(torch)
+        self._given: tuple[Any, Any] | None = None
 
     def fail(self, error: BaseException) -> None:
         """Note the error that ended the notes."""
@@ -97,8 +82,13 @@ class SetupNotes(Listener):
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Note that a module's call, a backward pass or an optimizer's step begins."""
         if kind == "module":
+            given, self._given = self._given, None
             if not self._depth and not self._inside:
                 self._call_begins(name, module)
+                if given is not None:
+                    self._padding.call_begins(module, *given)
+            elif given is not None:
+                self._padding.embedding_begins(module, given[0])
             self._depth += 1
             self._look_at(name, module)
         elif kind == "backward":
@@ -110,51 +100,15 @@ class SetupNotes(Listener):
                 self._optimizer(module)
 
     def given(self, around: object, args: Any, kwargs: Any) -> None:
-        """Note how much of an outermost call's tokens is padding."""
-        if around is not None or self._inside:
-            return
-        values = [*args, *kwargs.values()]
-        # Data sets of language give the model one dictionary.
-        mapping = next((each for each in values if type(each) is dict), None)
-        found = next(filter(self._is_tokens, [*values, *(mapping or {}).values()]), None)
-        if found is not None:
-            self._note_padding(found)
-
-    def _is_tokens(self, value: Any) -> bool:
-        """Return whether a value is a batch of sequences of tokens."""
-        torch = self._torch
-        if type(value) is not torch.Tensor or value.dtype not in (torch.int64, torch.int32):
-            return False
-        if value.layout is not torch.strided or value.device.type not in ("cpu", "cuda"):
-            return False
-        # What is read of a tensor would end the capture of a CUDA graph.
-        if value.device.type != "cpu" and torch.cuda.is_current_stream_capturing():
-            return False
-        shape = tuple(value.shape)
-        return len(shape) == 2 and shape[1] >= _SHORTEST and 0 < value.numel() <= _MOST_READ
-
-    def _note_padding(self, tokens: Any) -> None:
-        with self._torch._C.DisableTorchFunction():
-            values = tokens.detach().cpu().numpy()
-        rows, length = values.shape
-        # Padding is the token that most of the sequences end in.
-        last = values[:, -1].tolist()
-        is_padding = values == Counter(last).most_common(1)[0][0]
-        ends = is_padding[:, ::-1].argmin(axis=1)
-        ends[is_padding.all(axis=1)] = length
-        # One alone is the end of a text.
-        ends[ends == 1] = 0
-        noted = self._padding
-        noted.inputs += 1
-        noted.tokens += rows * length
-        noted.padded += int(ends.sum())
-        noted.unused += rows * int(ends.min())
+        """Keep the inputs of a module's call until it is entered."""
+        self._given = (args, kwargs)
 
     def leave(self, kind: str, name: str) -> None:
         """Note that it has ended."""
         if kind == "module":
             self._depth = max(self._depth - 1, 0)
             if not self._depth and not self._inside:
+                self._padding.call_ends()
                 call, self._current = self._current, None
                 if call is not None and self._count is not None:
                     call.nodes += self._count() - self._before
@@ -166,6 +120,7 @@ class SetupNotes(Listener):
         self._steps += 1
         self._depth = self._inside = 0
         self._current = None
+        self._padding.forget()
 
     def facts(self) -> dict[str, object]:
         """Return the notes as plain values; `nodes` is None where torch does not count them."""
@@ -192,7 +147,7 @@ class SetupNotes(Listener):
                 f"training_{name}": {"count": len(found), "modules": [*found.values()][:MOST_NAMED]}
                 for name, found in self._training.items()
             },
-            "padding": asdict(self._padding) if self._padding.inputs else None,
+            "padding": self._padding.facts(),
             "device": {"capability": [*cuda.get_device_capability()]} if used else None,
         }
 

@@ -143,7 +143,9 @@ class StepEvents:
             if self._first_module is None:
                 with suppress(TypeError):
                     self._first_module = weakref.ref(module)
-            value = args[0] if args else next(iter(kwargs.values()), None)
+            # A mask grows with what a cache holds, and is no input.
+            inputs = (value for name, value in kwargs.items() if "mask" not in name)
+            value = args[0] if args else next(inputs, None)
             self.shape = getattr(value, "shape", None)
 
     def call_started(self, module: Any, named: ModuleInfo) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from profstack.capture.module_names import ModuleNames
 from profstack.capture.slices import Event, SlicePlan
 from profstack.capture.step_rules import StepRule
 from profstack.capture.threads import ThreadTimes
-from profstack.environment import rss_bytes
+from profstack.environment import rss_bytes, run_delay_s
 from profstack.guard import Guard
 from profstack.layer import SliceData
 from profstack.stats.clock import Clock
@@ -207,6 +208,9 @@ class StepLog:
         self._generations: list[Record] = []
         self._modules_written = 0
         self._threads = ThreadTimes()
+        # The thread of the slice's steps, and for how long it had no core: until `stop` its total.
+        self._thread = 0
+        self._delay_s: float | None = None
         self._compiled = CompileLog(self.origin)
 
     @property
@@ -268,6 +272,8 @@ class StepLog:
         self._waits = self.synchronised and planned.kind == "clean"
         if planned.kind == "clean":
             self._threads.begin()
+        self._thread = threading.get_native_id()
+        self._delay_s = run_delay_s(self._thread) if planned.observers else None
         self._first_event = self.clock.record_event() if self.timed else None
         self._cpu_start = 0.0 if since_origin else _process_time()
         self.start = self.origin if since_origin else _perf_counter()
@@ -311,6 +317,9 @@ class StepLog:
         count what the script has done since: they say nothing of the steps.
         """
         self._cpu_end = _process_time() if at_boundary else None
+        if self._delay_s is not None:
+            until_s = run_delay_s(self._thread)
+            self._delay_s = None if until_s is None else until_s - self._delay_s
         if at_boundary:
             self._threads.end()
         else:
@@ -442,6 +451,7 @@ class StepLog:
             "counted_steps": self.count - len(left_out),
             "counted_wall_s": wall_s - sum(stamps[n + 1] - stamps[n] for n in left_out),
             "cpu_s": cpu_end - self._cpu_start if cpu_end is not None else None,
+            "delay_s": self._delay_s,
         }
 
     def _step_record(

@@ -224,6 +224,41 @@ def _graphs_per_step(report: Report) -> dict[str, float] | None:
     )
 
 
+_SIZE = re.compile(
+    r"tensor '(?P<tensor>.+)' size mismatch at index (?P<dimension>\d+)\. "
+    r"expected (?P<expected>\d+), actual (?P<actual>\d+)"
+)
+
+
+class Varying(NamedTuple):
+    """A dimension of an input on whose size most guards fail, and the sizes that it had."""
+
+    tensor: str
+    dimension: int
+    sizes: frozenset[int]
+
+    @property
+    def words(self) -> str:
+        """The dimension and its sizes in words."""
+        of = f"dimension {self.dimension} of {self.tensor}"
+        return f"{of} changes ({min(self.sizes)} to {max(self.sizes)})"
+
+
+def varying_size(again: Sequence[Version]) -> Varying | None:
+    """Return the dimension that most recompilations are for; None where they are for others."""
+    sizes: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for each in again:
+        if match := _SIZE.search(each.guard or ""):
+            # An input is `L['x']` to dynamo.
+            tensor = re.sub(r"^L\['(\w+)'\]", r"\1", match["tensor"])
+            pair = int(match["expected"]), int(match["actual"])
+            sizes[tensor, int(match["dimension"])].append(pair)
+    key = max(sizes, key=lambda key: len(sizes[key]), default=None)
+    if key is None or 2 * len(sizes[key]) <= len(again):
+        return None
+    return Varying(*key, frozenset(size for pair in sizes[key] for size in pair))
+
+
 # One failure of a guard is how dynamo learns that a value changes; the second shows it did not.
 _SAME_GUARD = 2
 # A loop may settle with three: a dynamic size, evaluation, the last batch of an epoch.
@@ -284,6 +319,10 @@ def _recompiled(
     # Where no guard is known to have failed, it is the first compilation without one.
     guard = next(each for each in again if kind_of(each.guard) == _commonest(again)[0])
     made = sum(not each.limit for each in again)
+    varying = varying_size(again)
+    # One compilation for all sizes is left.
+    each_s = [each.wall_s for each in again]
+    run_s, left_s = sum(each_s), max(each_s)
     # The line on which the changing value is used says more than that of the function.
     line, file = guard.guard_line or named.line, guard.guard_file or named.file
     # The median step holds it where most steps compile; else that step is as short without it.
@@ -292,12 +331,15 @@ def _recompiled(
     times_words = {1: "once", 2: "twice"}.get(made, f"{made} times")
     yield reading.finding(
         rules.RECOMPILATIONS,
-        f"{function_of(named.name)} is compiled again {times_words} during the steps",
+        f"{function_of(named.name)} is compiled again {times_words} during the steps"
+        + (f": {varying.words}" if varying else ""),
         severity=reading.severity_of(per_step_s, step_s or 0.0),
         gain_s=min(median(times), step_s) if in_median and step_s else None,
         gain_is="measured" if is_measured else "estimated",
         gain_reason=f"most steps compile nothing, so that the median step does not hold it: as a "
         f"mean over {steps} steps it is {format_seconds(per_step_s)}",
+        run_s=run_s,
+        run_gain_s=run_s - left_s if varying else None,
         place={"file": home_relative(file), "line": line} if file and line else None,
         evidence=[
             {
@@ -314,9 +356,10 @@ def _recompiled(
                 "given_up": made < len(again),
                 "link": "benchmark/steps",
             },
+            *([_size_evidence(varying)] if varying else []),
             *_guard_evidence(again),
         ],
-        advice=_advice(guard.guard, per_step_s, steps, is_given_up=made < len(again)),
+        advice=_advice(guard.guard, varying, per_step_s, steps, is_given_up=made < len(again)),
     )
 
 
@@ -353,12 +396,30 @@ def _guard_evidence(again: Sequence[Version]) -> list[Evidence]:
     return [rows[kind] for kind, _ in times.most_common(_MOST)]
 
 
-def _advice(text: str | None, per_step_s: float, steps: int, *, is_given_up: bool) -> str:
+def _size_evidence(varying: Varying) -> Evidence:
+    return {
+        "tensor": varying.tensor,
+        "dimension": varying.dimension,
+        "smallest": min(varying.sizes),
+        "largest": max(varying.sizes),
+        "sizes": len(varying.sizes),
+    }
+
+
+def _advice(
+    text: str | None, varying: Varying | None, per_step_s: float, steps: int, *, is_given_up: bool
+) -> str:
     took = format_seconds(per_step_s)
     words = f"Over these {steps} steps compiling it again took {took} per step. "
     if is_given_up:
         words += "It was compiled so often that dynamo gave it up: from there on it runs "
         words += "uncompiled. "
+    if varying is not None:
+        return (
+            f"{words}Compile it once for all sizes: torch.compile(..., dynamic=True), or "
+            f"torch._dynamo.mark_dynamic({varying.tensor}, {varying.dimension}) before the call. "
+            "Or pad inputs to a few sizes, and drop the last short batch."
+        )
     if text is None:
         return f"{words}TORCH_LOGS=recompiles tells which guards fail."
     if re.search(r"size|stride|shape|\bdim\b", text):

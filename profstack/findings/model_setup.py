@@ -13,7 +13,7 @@ from math import prod
 from typing import Literal
 
 from profstack.analysis.functions import PROFILED
-from profstack.findings import reading, rules
+from profstack.findings import names, reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
     Evidence,
@@ -57,7 +57,7 @@ def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findi
         severity="high",
         gain_s=gain_s,
         gain_reason="what shorter rows save is not known",
-        place=calls["place"],
+        place=names.padding_collate_fn(report) or calls["place"],
         module=calls["module"],
         evidence=[
             {
@@ -118,8 +118,8 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
         if point["kind"] == "operator" and point["dtype"] == "float32" and point["seconds"]
     ]
     # A point is named as "operator in module".
-    names = [(point["name"] or "").partition(" in ")[0] for point in points]
-    chosen = [each for each in zip(points, names, strict=True) if switch_of(each[1]) in off]
+    operators = [(point["name"] or "").partition(" in ")[0] for point in points]
+    chosen = [each for each in zip(points, operators, strict=True) if switch_of(each[1]) in off]
     spent = reading.total((point for point, _ in chosen), "seconds")
     if spent < rules.FLOAT32_MATMUL_WITHOUT_TF32.threshold * step_s:
         return

@@ -100,8 +100,9 @@ def outermost_loading(
 
 # No layer looks into a DataLoader's workers: what they run is read from the texts of the files.
 
-# Methods by which a data set gives its items.
-_ITEMS = ("__getitem__", "__getitems__", "__iter__")
+# Methods by which a data set gives its items, and an object as a collate_fn its batch.
+_ITEMS = ("__getitem__", "__getitems__", "__iter__", "__call__")
+_PADS = re.compile(r"pad|max_len|zeros|full|empty")
 
 
 def parts_by_text(report: Report) -> list[str]:
@@ -109,24 +110,9 @@ def parts_by_text(report: Report) -> list[str]:
 
     Empty where several such loaders differ, or where they are not the user's own.
     """
-    trees = {row["file"]: reading.parse_source(row["text"] or "") for row in report["sources"]}
-    nodes = [(file, node) for file, tree in trees.items() if tree for node in ast.walk(tree)]
-    own: dict[str, tuple[str, Place]] = {}
-    made: dict[str, str] = {}
-    for file, node in nodes:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            own[node.name] = (node.name, {"file": file, "line": node.lineno})
-        elif isinstance(node, ast.ClassDef):
-            for each in node.body:
-                if isinstance(each, ast.FunctionDef) and each.name in _ITEMS:
-                    place: Place = {"file": file, "line": each.lineno}
-                    own[node.name] = (f"{node.name}.{each.name}", place)
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            made |= {each: _last_name(node.value.func) for each in map(_last_name, node.targets)}
+    own, made, loaders = _definitions(report)
     found = set()
-    for _, node in nodes:
-        if not isinstance(node, ast.Call) or _last_name(node.func) != "DataLoader":
-            continue
+    for node in loaders:
         options = {each.arg: each.value for each in node.keywords}
         if "num_workers" in options:
             items = _last_name(node.args[0] if node.args else options.get("dataset"))
@@ -135,7 +121,51 @@ def parts_by_text(report: Report) -> list[str]:
         return []
     parts = zip(("", "collate_fn "), found.pop(), strict=True)
     known = [(role, own[name]) for role, name in parts if name in own]
-    return [f"{role}{name}{reading.in_brackets(place)}" for role, (name, place) in known]
+    return [f"{role}{name}{reading.in_brackets(place)}" for role, (name, place, _) in known]
+
+
+def padding_collate_fn(report: Report) -> Place | None:
+    """Return the place of the one collate_fn of the user's own whose text pads."""
+    own, made, loaders = _definitions(report)
+    options = (each.value for node in loaders for each in node.keywords if each.arg == "collate_fn")
+    names = {made.get(name, name) for name in map(_last_name, options)}
+    padding = [own[name] for name in names if name in own and _PADS.search(own[name][2])]
+    return padding[0][1] if len(padding) == 1 else None
+
+
+def _definitions(
+    report: Report,
+) -> tuple[dict[str, tuple[str, Place, str]], dict[str, str], list[ast.Call]]:
+    """Return functions and parts of loaders with name, place and text; variables and what made
+    them; and the calls that make DataLoaders.
+    """
+    own: dict[str, tuple[str, Place, str]] = {}
+    made: dict[str, str] = {}
+    loaders = []
+    for row in report["sources"]:
+        text, file = row["text"] or "", row["file"]
+        tree = reading.parse_source(text)
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                place: Place = {"file": file, "line": node.lineno}
+                own[node.name] = (node.name, place, _text_of(node, text))
+            elif isinstance(node, ast.ClassDef):
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef) and each.name in _ITEMS:
+                        place = {"file": file, "line": each.lineno}
+                        name = f"{node.name}.{each.name}"
+                        own[node.name] = (name, place, _text_of(each, text))
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                made |= {
+                    each: _last_name(node.value.func) for each in map(_last_name, node.targets)
+                }
+            elif isinstance(node, ast.Call) and _last_name(node.func) == "DataLoader":
+                loaders.append(node)
+    return own, made, loaders
+
+
+def _text_of(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> str:
+    return "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
 
 
 def _last_name(node: ast.expr | None) -> str:

@@ -253,23 +253,14 @@ def _of_run(
 # A DataLoader with workers makes them when it is asked for an iterator, and ends them with it.
 _LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
 _STARTS, _ENDS = frozenset({"_get_iterator"}), frozenset({"_shutdown_workers", "__del__"})
-# Of these none calls another.
-_WHOLE = frozenset({"_get_iterator", "_shutdown_workers"})
 _FEWEST_STARTS = 3
 # Samples of one start are no further apart.
 _APART_S = 0.1
 
 
 def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
-    nothing: tuple[int, float, list[Frame]] = (0, 0.0, [])
-    starts, wall_s, frames = _sampled_starts(recorded) if report["watch"] else nothing
-    rows = [row for row in report["tables"]["functions"] if _LOADER.search(row["file"])]
-    # A short run is hardly sampled: what cProfile saw in its steps is that of all of them.
-    count = report["step"]["count"] or 0
-    calls = reading.total((row for row in rows if row["name"] in _STARTS), "calls")
-    profiled_s = count * reading.total((row for row in rows if row["name"] in _WHOLE), "total_s")
-    if profiled_s > wall_s:
-        starts, wall_s = max(round(calls * count), starts), profiled_s
+    # What the watch saw is what there was at least: it rests while a layer has its slice.
+    starts, wall_s, frames = _sampled_starts(recorded) if report["watch"] else (0, 0.0, [])
     own_s, rule = _own_s(report), rules.WORKER_STARTS
     if starts < _FEWEST_STARTS or wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
         return
@@ -281,14 +272,14 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
     share = wall_s / own_s
     yield reading.finding(
         rule,
-        f"DataLoader workers are started {starts} times, which takes {format_share(share)} of the "
-        "run",
+        f"DataLoader workers are started at least {starts} times, which takes "
+        f"{format_share(share)} of the run",
         severity=reading.severity_of(share, 1.0),
         gain_reason=f"{_NO_STEP}: {format_seconds(wall_s)}, {format_share(share)} of the run",
         run_s=wall_s,
         run_gain_s=wall_s * (starts - 1) / starts,
         place=place,
-        layers=["cprofile" if wall_s == profiled_s else "watch"],
+        layers=["watch"],
         evidence=[
             {
                 "starts": starts,

@@ -40,6 +40,8 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "settle_steps INTEGER steps let go by after the switch, before the slice",
         "stop_s REAL host time to stop the tool and take in its data; the script stood still",
         "switch_s REAL host time before the slice in which the script stood still for the switch",
+        "delay_s REAL time in which the steps' thread could have run but had no core; of slices "
+        "that a tool observed",
     ),
     "steps": columns(
         "step INTEGER number of the step, from 0, over all phases",

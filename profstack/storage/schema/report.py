@@ -91,6 +91,10 @@ class SliceFacts(TypedDict):
     switch_s: Annotated[
         Figure, "host time before it in which the script stood still for the switch"
     ]
+    delay_s: Annotated[
+        Figure,
+        "time in which the steps' thread had no core to run on; null where nothing observed",
+    ]
 
 
 class BetweenProcesses(TypedDict):

@@ -320,8 +320,8 @@ class FunctionRow(TypedDict):
     ]
     preempted_s: Annotated[
         Raw,
-        "taken off | time of calls that took many times as long as in another slice: something "
-        "else ran meanwhile, and self and total time are without it",
+        "taken off | time of calls that took many times as long as in another slice while the "
+        "thread waited for a core: self and total time are without it",
         empty("no function with few calls took much longer in one slice than in another"),
         cell("its calls took about as long in each slice, or were too many to say"),
     ]

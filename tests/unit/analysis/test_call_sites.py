@@ -3,7 +3,8 @@
 import pytest
 
 from profstack.analysis.call_sites import call_sites
-from tests.support.recordings import Sampled
+from profstack.analysis.watch import step_parts
+from tests.support.recordings import STEP_S, Sampled
 
 SCRIPT, TORCH = "/home/somebody/work/train.py", "/opt/lib/python3.11/site-packages/torch"
 MODULE, FIT = (SCRIPT, 90, "<module>"), (SCRIPT, 70, "fit")
@@ -62,3 +63,22 @@ def test_without_a_training_the_calls_of_the_model_are_the_work(tmp_path):
     # Too few samples, and what evaluates, say nothing.
     assert call_sites(sampled(tmp_path / "few", stacks[:2], inside=(answer,))) == []
     assert call_sites(sampled(tmp_path / "eval", stacks, evaluating=1)) == []
+
+
+def test_a_rare_pause_is_no_part_of_the_usual_step(tmp_path):
+    def sites(walls, name):
+        made = Sampled(tmp_path / name)
+        for begin, wall in zip(made.begins("watch", walls), walls, strict=True):
+            pause = [FIT, (SCRIPT, 60, "save")] if wall > STEP_S else [FIT, AVERAGE]
+            made.sample(begin + 0.004, MODULE, FIT, BACK)
+            made.sample(begin + 0.006, MODULE, *pause, weight=1.0 if wall == STEP_S else 200.0)
+        recorded = made.recorded()
+        return {site.name: site.share for site in call_sites(recorded)}, step_parts(recorded)
+
+    usual, parts = sites([STEP_S] * 60, "usual")
+    assert usual == pytest.approx({"average": 0.5})
+    rare = [STEP_S] * 30 + [40 * STEP_S] + [STEP_S] * 29
+    assert sites(rare, "rare") == (usual, parts)
+    # What comes at every tenth step is of the steps.
+    often = ([STEP_S] * 9 + [40 * STEP_S]) * 6
+    assert sites(often, "often")[0]["save"] == pytest.approx(1200 / (1200 + 54 + 60))

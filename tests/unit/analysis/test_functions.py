@@ -80,11 +80,22 @@ def test_calls_that_were_preempted_in_one_slice_are_as_in_the_other():
         for name, *seen in rows
         for at, (calls, self_s) in enumerate(seen)
     )
-    kept, taken_off = module.without_preempted(frame)
-    assert {key[2]: off for key, off in taken_off.items()} == {"cast": near(230e-6)}
-    wanted = frame["self_s"].where(frame["self_s"] != 234e-6, 4e-6)
-    assert kept["self_s"].tolist() == near(wanted.tolist())
-    assert (frame["total_s"] - kept["total_s"]).sum() == near(230e-6)
+
+    def off(*delays):
+        slices = pd.DataFrame({"slice": range(len(delays)), "delay_s": delays})
+        kept, taken_off = module.without_preempted(frame, slices)
+        whole = sum(taken_off.values())
+        for column in ("self_s", "total_s"):
+            assert (frame[column] - kept[column]).sum() == near(whole)
+        return {key[2]: seconds for key, seconds in taken_off.items()}
+
+    assert off(None, 1e-3) == {"cast": near(230e-6)}
+    # No more than the slice's thread waited for a core; a call longer than that did other work.
+    assert off(1e-3, 200e-6) == {"cast": near(200e-6)}
+    assert [off(1e-3, 190e-6), off(1e-3, None), off()] == [{}] * 3
+    frame = pd.concat([frame, frame.assign(name="other")[:2]], ignore_index=True)
+    assert len(off(None, 300e-6)) == 1, "one wait explains one call"
+    assert len(off(None, 500e-6)) == 2
 
 
 def test_functions_have_owners_where_the_recording_tells_the_places(run, monkeypatch):

@@ -238,21 +238,3 @@ def test_only_first_slices_are_listened_in_and_an_error_ends_the_notes_alone(mon
         *(["+backward backward NoneType"] * 2, "ValueError: no such thing"),
     )
     assert setup.beside(told, sliced(1), 3) is told
-
-
-def test_padding_is_what_rows_of_tokens_end_in_again_and_again(noted):
-    tokens = torch.arange(1, 31).reshape(3, 10)
-    tokens[0, 4:], tokens[1, 7:], tokens[2, 8:] = 0, 0, 0
-    noted.given(None, (), {"labels": torch.ones(3), "batch": {"input_ids": tokens.int()}})
-    expected = {"inputs": 1, "tokens": 30, "padded": 6 + 3 + 2, "unused": 3 * 2}
-    assert noted.facts()["padding"] == expected
-    # Inner calls, numbers, short rows and what is no tensor of torch's own say nothing.
-    noted.given(object(), (tokens,), {})
-    noted.given(None, (tokens.float(), tokens[:, :7], nn.Parameter(tokens.float()), "x"), {})
-    assert noted.facts()["padding"] == expected
-    # One token alone is the end of a text, and a row may be all padding.
-    tokens[:, 8:] = torch.tensor([[5, 9], [6, 9], [9, 9]])
-    noted.given(None, (torch.cat((tokens, torch.full((1, 10), 9))),), {})
-    added = {"inputs": 2, "tokens": 30 + 40, "padded": 11 + 2 + 10, "unused": 6}
-    assert noted.facts()["padding"] == added
-    assert SetupNotes(torch, PLACES).facts()["padding"] is None

@@ -154,7 +154,7 @@ def test_the_first_activity_of_a_step_says_how_long_it_waited_and_what_it_was_gi
     elsewhere(events.first_activity, nn.ReLU(), (), {})
     assert seen() == (None, True, None)
     moments.wait(0.25)
-    events.first_activity(nn.ReLU(), (), {"x": torch.zeros(7)})
+    events.first_activity(nn.ReLU(), (), {"the_mask": torch.zeros(8), "x": torch.zeros(7)})
     events.first_activity(None, (), {})
     assert (seen(), events.first_module()) == ((100.95, False, (7,)), net)
     del net

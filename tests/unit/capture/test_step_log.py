@@ -206,6 +206,16 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
 WATCHED = list(enumerate([(36, 3), (39, 2), (41, 4)]))
 
 
+def test_slices_of_layers_have_the_wait_of_their_thread_for_a_core(logged, monkeypatch):
+    waited = iter((5.0, 5.25, 7.0, None, None))
+    monkeypatch.setattr(step_log, "run_delay_s", lambda thread: next(waited))
+    rows = {"functions": [{"slice": 0, "name": "f"}]}
+    for planned in (SlicePlan("a", TIMED, 1, 3), CLEAN, *[SlicePlan("a", TIMED, 1, 3)] * 2):
+        logged.slice(planned, [()] * 3, {"a": SliceData(rows)})
+    assert [row["delay_s"] for row in logged.table("slices")] == [0.25, None, None, None]
+    assert next(waited, "all read") == "all read"
+
+
 @pytest.mark.parametrize("synchronised", [False, True])
 @pytest.mark.parametrize(
     ("observers", "complete", "known"),

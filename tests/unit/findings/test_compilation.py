@@ -3,11 +3,12 @@
 import json
 import os
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 
 from profstack.code_owner import FACT
-from profstack.findings.compilation import compiling, failed_guard, kind_of
+from profstack.findings.compilation import compiling, failed_guard, kind_of, varying_size
 from profstack.storage.reader import Recorded
 from tests.support.findings import PLACES, TRAIN, links, report_of
 from tests.support.recordings import CLEAN_S, Run
@@ -47,6 +48,10 @@ class Compiled:
         return self
 
 
+def version(guard):
+    return SimpleNamespace(guard=guard)
+
+
 @pytest.fixture
 def made(tmp_path):
     return Compiled(tmp_path / "rec")
@@ -67,6 +72,28 @@ def test_a_value_that_changes_twice_is_told_with_what_it_cost(made):
     assert "most of which compile nothing" in figures["per_step_is"]
     assert of(guard, "failed_guard times") == ["L['way'] == 'a'", 2]
     assert ("59 steps" in told["gain_reason"], "Python value" in told["advice"]) == (True, True)
+
+
+def test_recompiling_by_length_is_told_with_the_dimension_and_what_one_for_all_saves(made):
+    def size(before, after, dimension=1):
+        text = f"tensor 'L['x']' size mismatch at index {dimension}. "
+        return f"{text}expected {before}, actual {after}"
+
+    made.compile(0, wall_s=3.0)
+    guards = [size(16, 24), size(24, 40), "L['n'] == 1"]
+    for at, guard in enumerate(guards):
+        made.compile(10 + at, guard, wall_s=0.1 * (1 + at))
+    made.compile(20, None, 0.05, backward=1, compile_id="0/2", name=None, file=None, line=None)
+    (told,) = made.told()
+    assert "dimension 1 of x changes (16 to 40)" in told["title"]
+    assert of(told, "run_s run_gain_s") == near(0.65, 0.65 - 0.3)
+    assert of(told["evidence"][1], "tensor dimension sizes") == ["x", 1, 3]
+    assert "mark_dynamic(x, 1)" in told["advice"]
+    assert "dynamic=True" in told["advice"]
+    # Half of them are for something else.
+    guards = [size(16, 24), size(24, 40, dimension=0), size(40, 48), "L['n'] == 1"]
+    assert varying_size([version(guard) for guard in guards]) is None
+    assert varying_size([version(guard) for guard in guards[:3]]).sizes == {16, 24, 40, 48}
 
 
 @cases(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from profstack.findings import inference as module
 from profstack.findings import rules
 from profstack.findings.inference import inference
 from profstack.findings.model_setup import padding
@@ -20,12 +21,14 @@ DROPOUTS = {"count": 1, "modules": [{"path": "Net.d", "type": "Dropout"}]}
 QUIET = {"count": 4, "with_grad": 3, "nodes": 0, "module": "Net", "place": None}
 
 
-def report_of(phase="train", requests=None, batch=4, tokens=None, tables=None, **setup):
+def report_of(
+    phase="train", requests=None, step_s=STEP_S, batch=4, tokens=None, tables=None, **setup
+):
     """What the rules read of a run of three steps."""
     noted = {"steps": 3, "backward_passes": 0, "training_norms": NOBODY, "calls": CALLS}
     parts = {"setup": noted | {"training_dropouts": NOBODY} | setup, "requests": requests}
     parts |= {"step": {"phase": phase, "batch_size": batch}, "tokens": tokens}
-    return made.report_of(parts=parts, **tables or {})
+    return made.report_of(parts=parts, step_s=step_s, **tables or {})
 
 
 def inferred(backward=0, **changes):
@@ -34,7 +37,8 @@ def inferred(backward=0, **changes):
     slices = pd.DataFrame({"slice": [1, changes.pop("slice", 2)]})
     steps = changes.pop("steps", [("4x8", 1.0, "clean")] * 9)
     steps = pd.DataFrame(steps, columns=["shape", "wall_s", "kind"])
-    recording = SimpleNamespace(frames={"operators": frame}, slices=slices, steps=steps)
+    frames = {"operators": frame, "thread_times": pd.DataFrame({"kind": []})}
+    recording = SimpleNamespace(frames=frames, slices=slices, steps=steps)
     return inference(recording, report_of(**{"phase": "other", **changes}))
 
 
@@ -69,6 +73,35 @@ def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
     assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
 
 
+def test_training_mode_costs_what_evaluation_mode_does_not_take():
+    share, fixed_s = module._EVALUATED[True]
+    flat_share, flat_s = module._EVALUATED[False]
+    norm, images, rows = "aten::native_batch_norm", "[[8,16,22,22],[16]]", "[[32,64],[64]]"
+    operators = rows_of(
+        "module name shapes calls calibrated_s",
+        ("Net.0", norm, images, 2, 0.7 * MS), ("Net.1", norm, rows, 3, 0.4 * MS),
+        # Too short to be less, not in training mode, and what only training does.
+        ("Net.2", norm, images, 2, fixed_s), ("Net.x", norm, images, 1, 9 * MS),
+        ("Net.1", "aten::add_", None, 3, 0.02 * MS), ("Net.1", "aten::empty", None, 3, 9 * MS),
+        ("Net.d", "aten::bernoulli_", rows, 1, 0.3 * MS), ("Net.d", "aten::mul", rows, 1, 0.1 * MS),
+    )  # fmt: skip
+    known = {"calls": QUIET, "training_norms": NORMS, "training_dropouts": DROPOUTS}
+    (told,) = inferred(tables={"operators": operators}, **known)
+    # Half way between the traced time and the calibrated one.
+    mean = made.CALIBRATION**-0.5 * MS
+    norms_s = (1 - share) * 0.7 * mean - 2 * fixed_s + (1 - flat_share) * 0.4 * mean - 3 * flat_s
+    assert told["gain_s"] == pytest.approx(norms_s + 0.42 * mean)
+    for slowed, is_known in ((1.68, True), (1.7, False), (0.6, True), (0.58, False)):
+        report = {"steps": [("4x8", 1.0, "clean")], "tables": {"operators": operators}, **known}
+        (told,) = inferred(step_s=made.TRACED_S / slowed, **report)
+        assert (told["gain_s"] is not None) is is_known
+    # More layers than are named, or no time of theirs.
+    known["training_norms"] = NORMS | {"count": 8}
+    assert inferred(tables={"operators": operators}, **known)[0]["gain_s"] is None
+    known["training_norms"] = NORMS
+    assert inferred(tables={"operators": operators[4:]}, **known)[0]["gain_s"] is None
+
+
 def growing(count=17, other=0, kind="clean"):
     """Calls that are one token longer each, from 5 on, of 3 ms and 0.5 ms a token; and others."""
     steps = [(f"2x{5 + n}", (3 + 0.5 * (5 + n)) * MS, kind) for n in range(count)]
@@ -86,11 +119,21 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
     assert of(told, "slug gain_s line") == near("no-kv-cache", 12 * 0.5 * MS, 7)
     assert of(told["evidence"][0], "calls per_token_s longest_tokens") == near(17, 0.5 * MS, 21)
     for steps, is_found in (
-        (growing(15), False), (growing(16), True), (growing(17, 5), True), (growing(17, 6), False),
+        (growing(7), False), (growing(8), True), (growing(17, 5), True), (growing(17, 6), False),
         ([("17", MS, "clean")] * 20, False),
     ):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
+    # Of three lengths, or of times that scatter as much as they grow, there is no line.
+    known = [(shape, time, kind if at < 4 else "torch") for at, (shape, time, kind) in
+             enumerate(growing(12))]  # fmt: skip
+    assert inferred(steps=known)[0]["gain_s"] == pytest.approx(9.5 * 0.5 * MS)
+    known[3] = (*known[3][:2], "torch")
+    rough = [(shape, time + 3 * MS * (at % 2), kind) for at, (shape, time, kind) in
+             enumerate(growing(12))]  # fmt: skip
+    assert [inferred(steps=each)[0]["gain_s"] for each in (known, rough)] == [None, None]
+    paused = [*growing(29), ("2x34", 3.0, "clean")]
+    assert inferred(steps=paused)[0]["evidence"][0]["per_token_s"] == pytest.approx(0.5 * MS)
     # Under observers no time is a call's own; and it is no more than a step.
     assert inferred(steps=growing(kind="torch"))[0]["gain_s"] is None
     long = [(shape, 30 * time, kind) for shape, time, kind in growing()]
@@ -123,4 +166,9 @@ def test_padding_is_found_behind_the_longest_row_or_in_most_of_all(
         assert of(told, "slug gain_s severity line") == near("padding", gain_s, "high", 7)
         assert ("own longest row" in told["advice"]) is (unused >= 100)
     assert padding(None, report_of(padding=None)) == []
+    # The user's own function that pads is the place.
+    text = "\n\ndef collate(rows):\n    return pad(rows)\n\nDataLoader(a, collate_fn=collate)\n"
+    report = report_of(padding=noted, tables={"modules": modules})
+    report["sources"] = [{"file": "data.py", "text": text}]
+    assert [of(told, "file line") for told in padding(None, report)] == [["data.py", 3]] * is_found
     assert rules.PADDING.threshold == pytest.approx(0.2)

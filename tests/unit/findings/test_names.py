@@ -114,3 +114,30 @@ def test_a_region_with_most_of_a_cause_is_named_first(place, pad_ms, widen_ms, e
     report = report_of(regions=rows_of("path source wall_s", *rows), parts=SOURCES)
     found = names.region_of(report, at(place), 8 * MS)
     assert (found and (found[0], found[1]["line"])) == expected
+
+
+COLLATORS = """
+def padding(rows):
+    return pad_sequence(rows)
+
+def stacking(rows):
+    return torch.stack(rows)
+
+class Collator:
+    def __call__(self, rows):
+        return rows.new_zeros(9)
+
+collator = Collator()
+"""
+
+
+@cases(
+    "made line",
+    ("DataLoader(a, collate_fn=padding)", 2), ("DataLoader(a, collate_fn=stacking)", None),
+    ("DataLoader(a, collate_fn=collator)", 9), ("DataLoader(a, collate_fn=Collator())", 9),
+    ("DataLoader(a, collate_fn=padding); DataLoader(b, collate_fn=collator)", None),
+    ("DataLoader(a)", None), ("load(a, collate_fn=padding)", None),
+)  # fmt: skip
+def test_the_one_collate_fn_that_pads_is_a_place(made, line):
+    report = report_of(parts={"sources": [{"file": TRAIN, "text": f"{COLLATORS}\n{made}\n"}]})
+    assert names.padding_collate_fn(report) == (line and {"file": TRAIN, "line": line})

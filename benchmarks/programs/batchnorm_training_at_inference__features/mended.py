@@ -1,0 +1,28 @@
+"""A perceptron over features in the mode that it is to be asked in."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+STEPS = 300
+
+
+def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
+    """Ask the model again and again."""
+    torch.manual_seed(0)
+    blocks = [
+        nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.1))
+        for _ in range(4)
+    ]
+    model = nn.Sequential(*blocks, nn.Linear(256, 8)).eval()
+    inputs = torch.randn(128, 256)
+    total = 0.0
+    with torch.inference_mode():
+        for _ in range(steps):
+            total += model(inputs).mean().item()
+            after_step()
+
+
+if __name__ == "__main__":
+    main()
