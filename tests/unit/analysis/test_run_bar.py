@@ -96,7 +96,7 @@ def test_every_second_has_one_owner(made):
 def test_an_overdue_step_is_of_what_its_samples_say(made):
     made.begins("clean", [0.02] * 20)
     made.slice("clean", [0.02, 0.8, *[0.02] * 8])
-    made.sample(made.now - 0.95, MAIN)
+    made.sample(made.now - 0.97, MAIN)
     for place in range(60):
         stack = (LOG,) if place < 20 else (DATA, FORWARD)
         made.sample(made.now - 0.9 + 0.01 * place, MAIN, *stack, overdue=1)
