@@ -86,7 +86,7 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     report["verdict"]["action"] = "Do that."
     mark, printed = report["benchmark"], lines(report)
     low, median, high = (1e3 * mark["median_s"] * factor for factor in (0.988, 1, 1.011))
-    span = f"95 % interval {low:.2f} ms to {high:.2f} ms, n = 32"
+    span = f"between {low:.2f} ms and {high:.2f} ms with 95 % confidence, n = 32"
     rates = f"{mark['steps_per_s']:.0f} steps/s, {mark['items_per_s'] / 1e3:.1f} k items/s, "
     rates += f"IQR {1e6 * mark['iqr_s']:.0f} µs, first step {1e3 * mark['first_step_s']:.1f} ms"
     # 78 cells: each part has one, and its share of the other 73 by largest remainders.
@@ -94,7 +94,7 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     assert printed[:7] == [
         f"verdict: {report['verdict']['sentence']}", "next: Do that.",
         "train.py: 101 steps, complete",
-        f"clean step: {median:.2f} ms  ({span})", f"            {rates}",
+        f"clean step: median {median:.2f} ms  ({span})", f"            {rates}",
         "tensors at the peak of a step: 385 MiB",
         f"[{''.join(sign * count for sign, count in parts.items())}]",
     ]  # fmt: skip
