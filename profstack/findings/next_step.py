@@ -99,7 +99,7 @@ def lever_of(report: Report) -> Lever | None:
     """
     step_s = report["benchmark"]["median_s"] or 0.0
     steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
-    run_s = sum(row["wall_s"] for row in report["run_bar"] if row["share"] is not None)
+    run_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] != "profstack")
     gains: list[tuple[float, Lever]] = []
     for each in report["findings"]:
         gain_s, run_gain_s, run_s_of = each["gain_s"] or 0.0, each["run_gain_s"], each["run_s"]

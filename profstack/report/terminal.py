@@ -115,7 +115,7 @@ def _headline(screen: Screen, report: Report) -> None:
     span = "no interval"
     if mark["ci95_low_s"] is not None and mark["ci95_high_s"] is not None:
         low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
-        span = f"between {low} and {high} with 95 % confidence"
+        span = f"{low} to {high} with 95 % confidence"
     median = (f"median {format_seconds(mark['median_s'])}", "bold")
     screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
     items = "" if mark["items_per_s"] is None else f", {format_count(mark['items_per_s'])} items/s"
@@ -205,7 +205,8 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
         screen.paragraph(finding["title"], f"{number}. ", "   ", style)
         advice = first_sentences(finding["advice"] or "", _ADVICE if number == 1 else 0)
         # The verdict's line on what to do has it already.
-        advice = advice.removeprefix(said.partition(": ")[2]).lstrip()
+        if advice and advice.partition(". ")[0] in said:
+            advice = ""
         screen.paragraph(": ".join(filter(None, (finding_cost(finding), advice))), *_INDENTS)
     if (left := len(found) - _FINDINGS) > 0:
         screen.line(f"{left} more finding{'s' * (left > 1)}: profstack show --findings")

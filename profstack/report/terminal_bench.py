@@ -17,6 +17,8 @@ from profstack.storage.schema.report import (
 )
 from profstack.units import format_count, format_seconds
 
+# A mean further than this from the median, over the median, is printed beside it.
+_UNEVEN = 0.05
 _ENDED_BY = {
     "interval": "ended by the interval",
     "time": "ended by the time bound",
@@ -48,9 +50,9 @@ def print_headline(screen: Screen, report: Report, *rates: str) -> None:
 
 
 def mean_words(mark: Benchmark) -> str:
-    """Return the mean where it is another figure than the median: rates rest on the mean."""
+    """Return the mean where it is far from the median: rates rest on the mean."""
     median, mean = mark["median_s"], mark.get("mean_s")
-    if not median or mean is None or format_seconds(mean) == format_seconds(median):
+    if not median or mean is None or abs(mean / median - 1) <= _UNEVEN:
         return ""
     return f", mean {format_seconds(mean)}"
 

@@ -13,7 +13,7 @@ def test_as_many_sentences_as_fit_are_kept_and_the_first_that_names_code():
     for words, kept in (
         ("Ab cd. Efgh. Ij.", "Ab cd."), ("A. Bc. De. F.", "A. Bc. De."),
         ("At a.py:3 (f). Use g(x). B.", 24),
-        ("A. bbbbbbbbb. C.", "A."),
+        ("A. Bbbbbbbbb. C.", "A."),
         ("A 4.1 ms. Use x=1. B.", 18), ("Use f(x). No. Longer than that.", "Use f(x)."),
     ):  # fmt: skip
         assert module.first_sentences(words, 9) == (kept if isinstance(kept, str) else words[:kept])
