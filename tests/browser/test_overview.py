@@ -140,7 +140,7 @@ def test_what_speaks_against_the_figures_is_listed(lab):
 # What a row of evidence says, and its figures.
 ROWS = {
     "wait 250 ms": {"wait_s": 0.25}, "rate 2.00 k": {"rate_per_s": 2000},
-    "time 25 %": {"time_share": 0.25}, "grown 2.00 KiB": {"grown_bytes": 2048},
+    "share of the time 25 %": {"time_share": 0.25}, "grown 2.00 KiB": {"grown_bytes": 2048},
     "on yes": {"on": True}, "x 12345": {"x": 12345},
     "c.py:3, n 1": {"file": "c.py", "line": 3, "n": 1},
     "t, k 1": {"text": "t", "k": 1},

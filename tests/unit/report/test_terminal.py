@@ -164,7 +164,7 @@ def test_the_bar_of_a_device_and_parts_too_small_to_draw():
 
 def test_the_first_findings_and_two_warnings_end_a_run():
     report = judged()
-    advice = "Most of it is load. With num_workers=2 it is made meanwhile. " + "z" * 250
+    advice = "Most of it is load. With num_workers=2 it is made meanwhile. Z" + "z" * 250
     report["findings"] = [
         finding("x", f"title {at}", gain_s=at / 1e3, gain_is="measured", advice=advice)
         for at in range(2, 7)
