@@ -53,10 +53,10 @@ _PRODUCT, _SHAPE = re.compile(r"(?<!b)mm\b"), re.compile(r"\[([\d, ]+)\]")
 _MOST_ROWS = 4
 _CARRIED = "each run takes what the one before has made: they cannot be one"
 _BATCH = (
-    "It is a loop. Where one pass does not need the result of another, do all of them in one "
-    "operator (a batch dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for "
-    "lists of tensors): the fixed cost of an operator is then paid once. Where they depend on each "
-    "other, torch.compile, or a fused module such as nn.LSTM, takes most of that cost away."
+    "Where one repetition does not need the result of another, do all of them in one operator (a "
+    "batch dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of "
+    "tensors): the fixed cost of an operator is then paid once. Where they depend on each other, "
+    "torch.compile, or a fused module such as nn.LSTM, takes most of that cost away."
 )
 _DEPENDENT = (
     "Each run takes what the one before has made, so that they cannot become one operator. Take "
