@@ -314,10 +314,7 @@ def _utilization(
                 "the peak low when it was measured, and what the counters of operations disagree on"
             )
         elif unlike is None and OTHER_WORK in (peak["how"] or ""):
-            warning = (
-                "the peak was measured beside other work, and may be higher: then this is less; "
-                "next: measure again in an hour, when the machine is idle"
-            )
+            warning = "measured while other work ran: the peak may be higher, and this share lower"
         rows.append(
             {
                 "source": peak["source"],

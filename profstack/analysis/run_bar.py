@@ -338,7 +338,20 @@ class _Run:
                 left_s -= ordinary_s - count * mean_s
         waiting_s = self._wait_share * left_s
         division.add(WAITING, waiting_s)
-        division.add(STEPS, left_s - waiting_s)
+        share, samples = self._logging
+        logging_s = min(share * left_s, left_s - waiting_s)
+        if logging_s > 0:
+            division.add_sampled(self._stacks, samples, logging_s, LOGGING)
+        division.add(STEPS, left_s - waiting_s - max(logging_s, 0.0))
+
+    @cached_property
+    def _logging(self) -> tuple[float, list[Sample]]:
+        """Share of the steps that logs, by the watch, and its samples: no slice tells it apart."""
+        steps = [each for each in watched(self._recorded).of(STEP) if not each.evaluating]
+        if len(steps) < FEWEST_SAMPLES:
+            return 0.0, []
+        logs = [each for each in steps if self._stacks.owner(each, STEPS) == LOGGING]
+        return sum(each.weight for each in logs) / sum(each.weight for each in steps), logs
 
     @cached_property
     def _firsts(self) -> frozenset[int]:

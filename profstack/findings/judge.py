@@ -26,10 +26,10 @@ from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report
 
 FAMILIES: tuple[reading.Family, ...] = (
-    run_costs, memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
+    memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
     small_operators, compiling, hot_spots, dominating, trust, uncounted,
     model_setup.unfused_optimizer, model_setup.zero_grad_to_zeros, inference,
-    model_setup.float32_without_tf32, model_setup.padding, own_costs,
+    model_setup.float32_without_tf32, model_setup.padding, own_costs, run_costs,
 )  # fmt: skip
 
 
@@ -56,6 +56,8 @@ def add_findings(report: Report, recorded: Recorded) -> None:
     read["findings"] = report["findings"]
     add_verdict(read, recorded)
     report["verdict"], report["step_bar"] = read["verdict"], read["step_bar"]
+    order = {slug: at for at, slug in enumerate(rules.WARNINGS)}
+    report["warnings"].sort(key=lambda each: order.get(each["slug"], len(order)))
 
 
 def _warn(report: Report, lacks: str, error: Exception) -> None:

@@ -48,8 +48,12 @@ def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findi
     )
     model_s = reading.calibrated(report, whole)
     gain_s = unused * model_s if model_s and unused >= _LEAST_UNUSED else None
+    place, collate = calls["place"], names.collate_function(report)
     advice = "Pad each batch to its own longest row (in collate_fn, or by DataCollatorWithPadding)."
-    if unused < _LEAST_UNUSED:
+    if collate is not None and unused >= _LEAST_UNUSED:
+        place, name = collate
+        advice = f"Pad each batch to its own longest row, in {name}{reading.in_brackets(place)}."
+    elif unused < _LEAST_UNUSED:
         advice = "Put rows of about the same length into one batch, or pack several into one row."
     yield reading.finding(
         rules.PADDING,
@@ -57,7 +61,7 @@ def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findi
         severity="high",
         gain_s=gain_s,
         gain_reason="what shorter rows save is not known",
-        place=names.padding_collate_fn(report) or calls["place"],
+        place=names.padding_collate_fn(report) or place,
         module=calls["module"],
         evidence=[
             {

@@ -78,6 +78,17 @@ def name_in_loading(report: Report, graph: reading.CallGraph, row: FunctionRow) 
     return name if part in (None, name) else f"{part} {name}"
 
 
+def collate_function(report: Report) -> tuple[Place, str] | None:
+    """Return the user's own function that makes batches of samples, and its name; None without."""
+    graph = reading.CallGraph(report)
+    own = (row for row in graph.rows.values() if row["own"] and row["phase"] == "step")
+    for row in reading.by_size(own, "total_s"):
+        name = name_in_loading(report, graph, row)
+        if name.startswith("collate_fn"):
+            return row, name
+    return None
+
+
 def outermost_loading(
     report: Report, graph: reading.CallGraph, asked: Sequence[reading.FunctionKey]
 ) -> tuple[FunctionRow, str, float] | None:

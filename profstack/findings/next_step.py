@@ -28,27 +28,45 @@ _NO_STEPS = (
 
 
 class Lever(NamedTuple):
-    """The finding that gains most of the run, and its gain in words."""
+    """The finding that gains most of the run, its gain in words, and the share it is about."""
 
     finding: Finding
     gain: str
+    share: float
 
 
-def _first_sentences(advice: str) -> str:
-    """Return the first two sentences of a finding's advice."""
-    return " ".join(re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)[:2])
+# Characters of advice beside a finding's title: the first sentence may only say where.
+_LONGEST = 400
+# A call, an option or a name of a program in a sentence; a place in a file is none.
+_CODE = re.compile(r"\w\(|\w=\w|\w_\w|[A-Za-z_]{2}\.[A-Za-z_]|--\w|`")
+_PLACE = re.compile(r"\(?[\w./~-]+\.py:\d+\)?")
+
+
+def first_sentences(advice: str, longest: int = _LONGEST) -> str:
+    """Return as many whole sentences as fit, and in any case up to the first that names code.
+
+    The page has them all.
+    """
+    first, *others = re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)
+    named = (bool(_CODE.search(_PLACE.sub("", each))) for each in (first, *others))
+    until = next((at for at, is_named in enumerate(named) if is_named), 0)
+    for at, sentence in enumerate(others, 1):
+        if at > until and len(first) + len(sentence) > longest:
+            break
+        first += f" {sentence}"
+    return first
 
 
 def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
     """Return what to do first about a step; empty where nothing is known to help."""
     if lever is not None:
-        found, place = lever.finding, ""
+        found, place = lever.finding, "there"
         if found["file"]:
-            place = f"{place_words(found['file'], found['line'] or 1)}, "
-        return f"Begin there ({place}{lever.gain}): {_first_sentences(found['advice'])}"
+            place = f"at {place_words(found['file'], found['line'] or 1)}"
+        return f"Begin {place} ({lever.gain}): {first_sentences(found['advice'])}"
     for found in report["findings"]:
         if found["slug"] in {rule.slug for rule in _SIMPLE}:
-            return f"Begin with the finding '{found['title']}': {_first_sentences(found['advice'])}"
+            return f"Begin with the finding '{found['title']}': {first_sentences(found['advice'])}"
     severe = [each for each in report["findings"] if each["severity"] == "high"]
     if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
         return f"Begin with the finding '{severe[0]['title']}'."
@@ -81,21 +99,25 @@ def lever_of(report: Report) -> Lever | None:
     """
     step_s = report["benchmark"]["median_s"] or 0.0
     steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
-    gains: list[tuple[float, Finding, str]] = []
+    run_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] != "profstack")
+    gains: list[tuple[float, Lever]] = []
     for each in report["findings"]:
-        gain_s, run_gain_s = each["gain_s"] or 0.0, each["run_gain_s"]
-        words = f"about {format_seconds(gain_s)} a step"
+        gain_s, run_gain_s, run_s_of = each["gain_s"] or 0.0, each["run_gain_s"], each["run_s"]
+        words = f"saves about {format_seconds(gain_s)} of each step"
         if each["gain_s"] is None and (share := _step_share(each)):
-            gain_s, words = _HALF * share * step_s, f"{format_seconds(share * step_s)} a step"
+            gain_s = _HALF * share * step_s
+            words = f"takes {format_seconds(share * step_s)} of each step"
         if step_s and gain_s > _LEVER * step_s:
-            gains.append((gain_s * (steps_s or step_s) / step_s, each, words))
+            lever = Lever(each, words, gain_s / step_s)
+            gains.append((gain_s * (steps_s or step_s) / step_s, lever))
         elif run_gain_s is not None:
-            words = f"about {format_seconds(run_gain_s)} of the run"
-            gains.append((run_gain_s, each, words))
-        elif each["run_s"] is not None and each["file"] is not None:
-            words = f"{format_seconds(each['run_s'])} of the run"
-            gains.append((_HALF * each["run_s"], each, words))
-    return Lever(*max(gains, key=lambda each: each[0])[1:]) if gains else None
+            words = f"saves about {format_seconds(run_gain_s)} of the run"
+            gains.append((run_gain_s, Lever(each, words, run_gain_s / run_s if run_s else 0.0)))
+        elif run_s_of is not None and each["file"] is not None:
+            words = f"takes {format_seconds(run_s_of)} of the run"
+            lever = Lever(each, words, run_s_of / run_s if run_s else 0.0)
+            gains.append((_HALF * run_s_of, lever))
+    return max(gains, key=lambda each: each[0])[1] if gains else None
 
 
 def _usual(report: Report) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from profstack.storage.schema.report import VerdictSlug
+from profstack.storage.schema.report import Sureness, VerdictSlug
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ RULES = tuple(each for each in tuple(globals().values()) if isinstance(each, Fin
 # threshold and to the next candidate. Without a candidate the step is `balanced`. A verdict is
 # `certain` where its margin is `LEAST_APART` or more, nothing that is not known could be as large,
 # and the median is known within `SHOWN_INTERVAL`; else it is `likely`. A balanced or an unclear one
-# is a `hint`.
+# is a `hint`, unless a finding is named first: then that is what is `certain` or `likely`.
 # -----------------------------------------------------------------------------
 
 # Two shares closer than this count as equal: runs of one program differ by as much.
@@ -460,10 +460,19 @@ TITLES: dict[VerdictSlug, str] = {
     **{slug: slug.capitalize() for slug in get_args(VerdictSlug)},
     IO: "I/O-bound",
 }
+# What a verdict's sureness means to a reader.
+SURENESS: dict[Sureness, str] = {
+    "certain": "How sure: certain. The cause is well beyond the noise of this run.",
+    "likely": "How sure: likely. The run is short or noisy, or another cause weighs nearly as "
+    "much.",
+    "hint": "How sure: a hint. No single cause stands out in this run.",
+}
 
 
 # -----------------------------------------------------------------------------
 # The warnings of a report: the slug of each kind, and what it says.
+#
+# The first weigh most for the answer: reports list them in this order.
 #
 # A warning says what was not measured, or what a figure must not be taken for; its text has the
 # particulars of the run. A new kind is named here: the page and the reference list them from this
@@ -471,6 +480,10 @@ TITLES: dict[VerdictSlug, str] = {
 # -----------------------------------------------------------------------------
 
 WARNINGS: dict[str, str] = {
+    # -- findings --
+    "findings-failed": "a family of findings ended with an error: what it would have found is "
+    "missing",
+    "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
     # -- how far the clean time is to be trusted --
     "warmup-unsettled": "the end of the warm-up was not found: the steps still became faster or "
     "slower when the run ended",
@@ -545,8 +558,4 @@ WARNINGS: dict[str, str] = {
     "nsys-rows-left-out": "the import has more rows than a recording takes: those with the least "
     "time are left out",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
-    # -- findings --
-    "findings-failed": "a family of findings ended with an error: what it would have found is "
-    "missing",
-    "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
 }

@@ -103,7 +103,16 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
         # Without samples nothing says what the set-up does.
         if cost.part == "model and data set-up" and row["by"] != "samples":
             continue
+        if cost.part == "logging and callbacks" and _is_said(report, row):
+            continue
         yield _finding(cost, row)
+
+
+def _is_said(report: Report, row: RunPart) -> bool:
+    """Whether a finding on the steps is about the function that holds most of a part."""
+    own = (each for each in report["findings"] if each["slug"] == rules.OWN_CODE_COST.slug)
+    functions = {(each["file"], each["evidence"][0]["function"]) for each in own}
+    return (row["file"], (row["name"] or "").rpartition(".")[2]) in functions
 
 
 def _finding(cost: _Cost, row: RunPart) -> Finding:

@@ -53,10 +53,10 @@ _PRODUCT, _SHAPE = re.compile(r"(?<!b)mm\b"), re.compile(r"\[([\d, ]+)\]")
 _MOST_ROWS = 4
 _CARRIED = "each run takes what the one before has made: they cannot be one"
 _BATCH = (
-    "Where one run does not need the result of another, do all of them in one operator (a batch "
-    "dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of tensors): the "
-    "fixed cost of an operator is then paid once. Where they depend on each other, torch.compile, "
-    "or a fused module such as nn.LSTM, takes most of that cost away."
+    "Where one repetition does not need the result of another, do all of them in one operator (a "
+    "batch dimension, torch.bmm or einsum, torch.func.vmap, foreach functions for lists of "
+    "tensors): the fixed cost of an operator is then paid once. Where they depend on each other, "
+    "torch.compile, or a fused module such as nn.LSTM, takes most of that cost away."
 )
 _DEPENDENT = (
     "Each run takes what the one before has made, so that they cannot become one operator. Take "
@@ -204,13 +204,14 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     cost = reading.calibrated(report, group.seconds)
     line = _line_of(report, group)
     gain, reason = _gain(report, group, cost, line, step_s)
-    what = group.child["path"] if group.child is not None else _names(group.rows)
+    what = f"calls {group.child['path']}" if group.child is not None else None
+    what = what or f"repeats small operators ({_names(group.rows)})"
     who = "A step" if group.child is group.module else group.module["path"]
     each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
     times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
     yield reading.finding(
         rules.SMALL_OPERATORS,
-        f"{who} calls {what} {format_count(group.runs)} times{each}",
+        f"{who} {what} {format_count(group.runs)} times{each}",
         # What cannot be one operator may still be faster, by less.
         severity="medium" if reason == _CARRIED else reading.severity_of(share, 1.0),
         gain_s=gain,

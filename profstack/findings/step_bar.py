@@ -22,7 +22,7 @@ from profstack.findings.step_cut import Cut, is_io, loading_share
 from profstack.storage.schema.report import Report, StepBar, StepBarPart, StepPart
 from profstack.storage.schema.rows import FunctionRow, ModuleRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS
-from profstack.units import add_up, format_seconds, format_share
+from profstack.units import add_up, format_share
 
 # A clean step cut into shares of what its device did: kernels by part of the step, and idle time.
 # On an accelerator the host runs ahead, and its own times say little of where a step goes: a step
@@ -180,33 +180,24 @@ def step_bar(report: Report, cut: Cut | None, device: DeviceCut | None) -> StepB
             parts, reason = [], f"nothing tells what a step goes to: {cut.torch_reason}"
     elif rest > _LARGE_REST * median_s:
         reason = f"the torch layer's rows leave {100 * rest / median_s:.0f} % without an owner"
-    notes = [_wait_note(report, parts, time_line)]
-    if cut.torch and time_line == "host" and cut.other >= _LARGE_OTHER:
-        notes.append(_other_note(report))
+    is_explained = cut.torch and time_line == "host" and cut.other >= _LARGE_OTHER
     return {
         "median_s": median_s,
         "time_line": time_line,
         "parts": parts,
         "reason": reason,
-        "note": "; ".join(filter(None, notes)) or None,
+        "note": _other_note(report) if is_explained else None,
     }
 
 
-def _wait_note(report: Report, parts: Sequence[StepBarPart], time_line: str) -> str | None:
-    """Return why the wait's own row has another time than the bar; None where it has the same."""
-    part = next((part for part in parts if part["name"] in WAITS), None)
-    row = reading.module_rows(report).get("(wait)")
-    row_s = row["calibrated_s"] if row is not None else None
-    if part is None or row_s is None or format_seconds(row_s) == format_seconds(part["seconds"]):
-        return None
-    time = "the device's, which had no kernel to run"
-    if time_line == "host":
-        slices = "clean steps" if part["is"] == "clean" else "the torch layer's slices"
-        time = f"that of {slices}, less what other parts have of it"
-    return (
-        f"'{part['name']}' is {time}; the row (wait) of the modules has the whole wait as the "
-        f"torch layer saw it, calibrated: {format_seconds(row_s)}"
-    )
+def align_wait(report: Report) -> None:
+    """Give the wait's row among the modules the bar's time: the clean steps know it better."""
+    bar, row = report["step_bar"], reading.module_rows(report).get("(wait)")
+    if bar is None or bar["time_line"] != "host" or row is None or row["calibrated_s"] is None:
+        return
+    for part in bar["parts"]:
+        if part["name"] in WAITS:
+            row["calibrated_s"] = part["seconds"]
 
 
 def _other_note(report: Report) -> str | None:

@@ -13,7 +13,7 @@ from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.findings import names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
-from profstack.findings.next_step import action, lever_of
+from profstack.findings.next_step import Lever, action, lever_of
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -216,7 +216,7 @@ def step_words(mark: Benchmark) -> str:
     if half is None or half <= rules.SHOWN_INTERVAL:
         return words
     low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
-    return f"{words} (at 95 %: {low} to {high})"
+    return f"{words} (the median is between {low} and {high} with 95 % confidence)"
 
 
 def sentence(
@@ -291,6 +291,7 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
         if cut is not None:
             _add_maker(cut, recorded, report)
         report["step_bar"] = step_bar.step_bar(report, cut, device)
+        step_bar.align_wait(report)
         report["verdict"] = verdict(report, cut, device, call_sites(recorded))
     except Exception as error:
         # The figures are right without it.
@@ -326,7 +327,8 @@ def verdict(
     doubt, lever = _doubt(report, cut), lever_of(report)
     if cut is None or doubt is not None:
         words = doubt or "there is no clean step"
-        return _verdict(report, rules.UNCLEAR, words, None, "hint", [])
+        sureness = _sureness(report, rules.UNCLEAR, None, None, lever)
+        return _verdict(report, rules.UNCLEAR, words, None, sureness, [])
     found = measures(report, cut, device)
     idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
     shares = {name: measure.share for name, measure in found.items()}
@@ -335,18 +337,23 @@ def verdict(
     if idleness := step_bar.idle_sentence(report, cut, step, idle, shares.values()):
         slug, margin, words = rules.UNCLEAR, None, idleness
     elif slug == rules.UNCLEAR:
-        words = str(why) if cut.torch else _without_layer(cut) + _largest_part(report)
+        words = str(why)
+        if not cut.torch:
+            largest = _largest_part(report)
+            words = _without_layer(cut) + (f". Its largest part is {largest}" if largest else "")
     else:
         known = {"has_loader": cut.has_loader, "makes_batch": cut.makes_batch}
         words = sentence(slug, found, step, margin, **known)
-        if slug == rules.BALANCED:
-            words += _largest_part(report)
+        if slug == rules.BALANCED and (largest := _largest_part(report)):
+            # Where a cause is named first, "no single cause" would deny it.
+            start = f"{words}. Its largest part" if lever is None else f"the largest part of {step}"
+            words = f"{start} is {largest}"
         if slug in _OF_OPERATORS:
-            words += _largest_site(sites)
+            words += _largest_site(report, sites, cut.median_s)
         why = why or _reserve(report)
         if why is not None and lever is None:
             words += f"; {why}"
-    sureness = _sureness(report, slug, margin, why)
+    sureness = _sureness(report, slug, margin, why, lever)
     return _verdict(report, slug, words, margin, sureness, _evidence(found, cut.median_s))
 
 
@@ -418,18 +425,25 @@ def _reserve(report: Report) -> str | None:
     widest = rules.WIDEST_INTERVAL * (mark["median_s"] or 0.0)
     if low is None or high is None or high - low < widest:
         return None
-    span = f"{format_seconds(low)} to {format_seconds(high)}"
+    span = f"between {format_seconds(low)} and {format_seconds(high)} with 95 % confidence"
     return (
-        f"the step's time is rough ({span} at 95 %): other work disturbed the machine, or the "
+        f"the step's time is rough ({span}): other work disturbed the machine, or the "
         "steps differ; repeat when it is idle, or let it make more steps"
     )
 
 
 def _sureness(
-    report: Report, slug: VerdictSlug, margin: float | None, reserve: str | None
+    report: Report,
+    slug: VerdictSlug,
+    margin: float | None,
+    reserve: str | None,
+    lever: Lever | None,
 ) -> Sureness:
+    """Return how sure the cause is that the verdict names: a finding where no test names one."""
     if slug in rules.OTHERS:
-        return "hint"
+        if lever is None:
+            return "hint"
+        margin = lever.share
     half = relative_half_width(report["benchmark"])
     is_far = margin is not None and margin >= rules.LEAST_APART and reserve is None
     return "certain" if is_far and half is not None and half <= rules.SHOWN_INTERVAL else "likely"
@@ -445,7 +459,7 @@ def _largest_part(report: Report) -> str:
     rows = (row for row in report["tables"]["modules"] if not row["path"].startswith("("))
     first = reading.largest(rows, "self_s") if part["name"] in ("forward", "backward") else None
     where = f"; the step's largest module is {first['path']}" if first is not None else ""
-    return f". Its largest part is {part['name']} ({format_share(part['share'])}{where})"
+    return f"{part['name']} ({format_share(part['share'])}{where})"
 
 
 # Verdicts on operators, wherever they are called.
@@ -454,13 +468,15 @@ _OF_OPERATORS = (rules.BALANCED, rules.COMPUTE, rules.MEMORY, rules.LAUNCH)
 _LARGE_SITE = 0.15
 
 
-def _largest_site(sites: Sequence[CallSite]) -> str:
+def _largest_site(report: Report, sites: Sequence[CallSite], step_s: float) -> str:
     """Return the line inside the model with most of the step; empty where none has much."""
     first = next((site for site in sites if site.part == "forward"), None)
     if first is None or first.share < _LARGE_SITE:
         return ""
-    where = reading.in_brackets({"file": first.file, "line": first.line})
-    return f". Its heaviest line is in {first.name}{where}"
+    where = reading.in_words({"file": first.file, "line": first.line})
+    text = reading.source_line(report, first.file, first.line)
+    time = f"{format_seconds(first.share * step_s)}, {format_share(first.share)}"
+    return f". The model's heaviest line ({time}) is {where}" + (f": {text}" if text else "")
 
 
 def _without_steps(report: Report) -> str:
@@ -509,10 +525,14 @@ def _verdict(
     lever = lever_of(report)
     # What starves the step is what an input-bound one waits for.
     is_said = lever is None or (slug == rules.INPUT and lever.finding["slug"] == _STARVED)
-    first = "" if lever is None or is_said else f"{lever.finding['title']}. "
+    said = f"{rules.TITLES[slug]}: {words}."
+    if lever is not None and not is_said:
+        # Beside a cause neither "balanced" nor "unclear" is one.
+        said = f"{words[0].upper()}{words[1:]}." if slug in rules.OTHERS else said
+        said = f"{lever.finding['title']}. {said}"
     return {
         "slug": slug,
-        "sentence": f"{first}{rules.TITLES[slug]}: {words}.",
+        "sentence": said,
         "sureness": sureness,
         "action": action(report, slug, lever),
         "margin": margin,

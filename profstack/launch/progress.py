@@ -30,7 +30,7 @@ RULES = {
 }
 
 
-# Rounds are left out after so many lines; one more names the page.
+# Elsewhere than on a terminal no more lines are written; one more names the page.
 MOST_LINES = 4
 
 
@@ -108,7 +108,8 @@ class Display:
         text, is_rule = describe(event), event.get("event") == "rule"
         if text is None or self._quiet or text in self._shown:
             return
-        if is_rule or not (self._terminal or len(self._shown) >= MOST_LINES):
+        # On a terminal rules alone; elsewhere few lines in all.
+        if is_rule if self._terminal else len(self._shown) < MOST_LINES:
             self._shown.add(text)
             self.line(text)
 

@@ -78,6 +78,44 @@ def _why_not(step: StepRow, kind: str, phase: str | None, warm: int) -> str:
     return "left out: see the warnings for what changed, or of another optimizer's plan"
 
 
+# Figures of evidence in words, where the name of the field does not say it; "" is not shown.
+LABELS = {
+    "own_low_s": "own time, at least",
+    "own_high_s": "own time, at most",
+    "corrected_self_s": "own time by cProfile, less its own cost",
+    "limits_agree": "",
+    "name": "in",
+    "self_s": "own time",
+    "own_s": "own time",
+    "inner_s": "time in what it calls",
+    "clean_s": "time in a clean step",
+    "python_s": "Python's time",
+    "step_share": "share of the step",
+    "run_share": "share of the run",
+    "time_share": "share of the time",
+    "flop_share": "share of the FLOP",
+    "bytes_share": "share of the bytes",
+    "padded_share": "share that is padding",
+    "unused_share": "share behind the longest row",
+    "below_limits_share": "in operators slower than the machine allows",
+    "limit_unknown_share": "in operators whose limit is not known",
+    "peak_share": "of the machine's peak",
+    "after_step_share": "after the optimizer's step",
+    "flop_per_s": "FLOP/s",
+    "bytes_per_s": "bytes/s",
+    "call_s": "each",
+    "calls": "calls",
+    "per_operator_s": "for each operator",
+    "cost_s": "cost of calling them",
+    "computing_s": "of that computing",
+    "fair_s": "what its work should take",
+    "wait_before_work_s": "wait before the model's first call",
+    "repeated": "repeated in a step",
+    "operators": "operators in a step",
+    "flop": "FLOP",
+}
+
+
 # The view ---------------------------------------------------------------------------------------
 
 # Rows of each of the short tables.
@@ -159,19 +197,22 @@ class Overview:
     work: Work
     tops: list[Top]
     accounts: list[Account]
+    sureness: str | None
+    labels: dict[str, str]
     rules: list[dict[str, str]]
     verdicts: list[dict[str, str]]
 
 
 def overview_page(report: Report) -> Overview:
     """Return the overview of a report, with the rules of the findings and of the verdicts."""
-    from profstack.findings.rules import OTHERS, RULES, TITLES, VERDICT_RULES
+    from profstack.findings.rules import OTHERS, RULES, SURENESS, TITLES, VERDICT_RULES
 
     verdicts = {
         rule.slug: f"{rule.measure} The verdict from {100 * rule.threshold:.0f} % of the step on."
         for rule in VERDICT_RULES
     }
     texts = (verdicts | OTHERS).items()
+    judged = report.get("verdict")
     return Overview(
         run_bar=report.get("run_bar") or [],
         run_bar_reason=report.get("run_bar_reason"),
@@ -180,6 +221,8 @@ def overview_page(report: Report) -> Overview:
         work=_work(report),
         tops=_tops(report),
         accounts=step_accounts(report),
+        sureness=SURENESS[judged["sureness"]] if judged and judged.get("sureness") else None,
+        labels=LABELS,
         rules=[{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES],
         verdicts=[{"slug": slug, "title": TITLES[slug], "rule": rule} for slug, rule in texts],
     )

@@ -19,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from profstack.code_owner import place_words
+from profstack.findings.next_step import first_sentences
+from profstack.report.overview import LABELS
 from profstack.storage.schema.report import Finding
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -201,17 +203,20 @@ def blocks(
 # Figures, places and findings in words, for the terminal and for exported text.
 # -----------------------------------------------------------------------------
 
-_ENDINGS = (("_bytes", format_bytes), ("_per_s", format_count), ("_s", format_seconds))
 # Characters of a finding's advice in a summary.
 _LONGEST = 220
-# A call, an option or a name of a program in a sentence.
-_CODE = re.compile(r"\w\(|\w=\w|\w_\w|[A-Za-z_]{2}\.[A-Za-z_]|--\w|`")
+_ENDINGS = (("_bytes", format_bytes), ("_per_s", format_count), ("_s", format_seconds))
 
 
 def label(key: str) -> str:
     """Return the name of a figure without its unit, in words."""
     stem = re.sub("_(bytes|share|s)$", "", re.sub("_per_s$", "/s", key))
     return stem.replace("_", " ")
+
+
+def evidence_label(key: str) -> str:
+    """Return the name of a figure of evidence in words; empty for one that is not shown."""
+    return LABELS.get(key, label(key))
 
 
 def figure(key: str, value: object) -> str:
@@ -235,9 +240,9 @@ def evidence_words(row: object) -> str:
     if not isinstance(row, Mapping):
         return str(row)
     return ", ".join(
-        f"{label(str(key))} {figure(str(key), value)}"
+        f"{evidence_label(str(key))} {figure(str(key), value)}"
         for key, value in row.items()
-        if value is not None and key != "link"
+        if value is not None and key != "link" and evidence_label(str(key))
     )
 
 
@@ -271,19 +276,5 @@ def finding_line(finding: Finding) -> str:
     """Return a finding in one paragraph: title, place, gain, and what to do."""
     words = _place_and_gain(finding, "")
     cost = f" ({'; '.join(words)})" if words else ""
-    advice = f". {first_sentences(finding['advice'])}" if finding["advice"] else ""
+    advice = f". {first_sentences(finding['advice'], _LONGEST)}" if finding["advice"] else ""
     return f"{finding['title']}{cost}{advice}"
-
-
-def first_sentences(words: str, longest: int = _LONGEST) -> str:
-    """Return as many whole sentences as fit, and in any case up to the first that names code.
-
-    The page has them all.
-    """
-    first, *others = re.split(r"(?<=[.!?]) ", words)
-    until = next((at for at, each in enumerate((first, *others)) if _CODE.search(each)), 0)
-    for at, sentence in enumerate(others, 1):
-        if at > until and len(first) + len(sentence) > longest:
-            break
-        first += f" {sentence}"
-    return first

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profstack.code_owner import at_line, place_words
+from profstack.findings.next_step import first_sentences
+from profstack.findings.rules import SURENESS
 from profstack.report.bench_page import is_measured
 from profstack.report.overview import step_point
 from profstack.report.page_tables import MOST_ROWS, compact
@@ -16,12 +18,11 @@ from profstack.report.screen import (
     Piece,
     Screen,
     blocks,
+    evidence_label,
     evidence_words,
     figure,
     finding_cost,
     finding_line,
-    first_sentences,
-    label,
     printable,
     style_of,
 )
@@ -74,10 +75,7 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
     _print_verdict(screen, report)
     _print_run(screen, report)
     _print_bar(screen, report)
-    bar, parts = report.get("step_bar"), _drawn_parts(report)
-    if bar and any(_DRAWN.get(part["name"], "?")[0] == "W" for part in parts):
-        # Why a row of the modules has another time than the wait in the bar.
-        screen.paragraph(bar.get("note") or "")
+    parts = _drawn_parts(report)
     if report.get("verdict") or parts:
         screen.line()
     print_parts(screen, report)
@@ -117,8 +115,8 @@ def _headline(screen: Screen, report: Report) -> None:
     span = "no interval"
     if mark["ci95_low_s"] is not None and mark["ci95_high_s"] is not None:
         low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
-        span = f"95 % interval {low} to {high}"
-    median = (format_seconds(mark["median_s"]), "bold")
+        span = f"{low} to {high} with 95 % confidence"
+    median = (f"median {format_seconds(mark['median_s'])}", "bold")
     screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
     items = "" if mark["items_per_s"] is None else f", {format_count(mark['items_per_s'])} items/s"
     watched = f" (watched by {watcher})" if (watcher := mark.get("first_step_layer")) else ""
@@ -175,7 +173,7 @@ def probe_effect_words(effect: ProbeEffect | None) -> str:
 def _warning_texts(report: Report, known: set[str | None]) -> list[str]:
     """Return the warnings of the run, but for reasons printed already, and of the benchmark."""
     texts = [warning["text"] for warning in report.get("warnings") or []]
-    return [text for text in texts if text not in known] + report["benchmark"]["warnings"]
+    return report["benchmark"]["warnings"] + [text for text in texts if text not in known]
 
 
 # The end of a run: one screen that says why a step takes its time, and what to do first ------
@@ -226,7 +224,7 @@ def _rates(report: Report) -> Iterator[str]:
     """
     if (asked := report.get("requests")) is not None:
         p50, p90, p99 = (format_seconds(asked[name]) for name in ("p50_s", "p90_s", "p99_s"))
-        yield f"{asked['count']} requests: half take {p50}, 90 % {p90}, 99 % {p99} at most"
+        yield f"{asked['count']} requests: p50 {p50}, p90 {p90}, p99 {p99}"
     if (made := report.get("tokens")) is not None:
         first, later = (made["first_token_p50_s"], made["later_token_s"])
         each = f", then {format_seconds(later)} each" if later is not None else ""
@@ -359,6 +357,8 @@ def _print_verdict(screen: Screen, report: Report) -> None:
             screen.line((head, "bold reverse"), (f" {rest}", "bold"))
     if verdict.get("action"):
         screen.paragraph(f"next: {verdict['action']}")
+    if sureness := verdict.get("sureness"):
+        screen.paragraph(SURENESS[sureness])
 
 
 def _drawn_parts(report: Report) -> list[StepBarPart]:
@@ -447,8 +447,6 @@ def verdict(report: Report, *, width: int, colour: bool) -> str:
         screen.line("verdict: this report has none")
         return screen.text()
     _print_verdict(screen, report)
-    if (sureness := judged.get("sureness")) is not None:
-        screen.line(f"sureness: {sureness}")
     if (margin := judged.get("margin")) is not None:
         screen.line(f"margin: {100 * margin:.0f} points of the step's share")
     if _drawn_parts(report):
@@ -479,7 +477,7 @@ def _figures(row: Mapping[str, object]) -> str:
     if row.get("file"):
         place = f"{place_words(str(row['file']), row.get('line'))} {place}".rstrip()
     others = {key: value for key, value in row.items() if key not in _EVIDENCE}
-    figures = (f"{label(key)} {figure(key, value)}" for key, value in others.items())
+    figures = (f"{evidence_label(key)} {figure(key, value)}" for key, value in others.items())
     return ", ".join(filter(None, (place, *figures)))
 
 

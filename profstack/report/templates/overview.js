@@ -91,7 +91,7 @@ function drawOverview(page) {
     for (const id of ["run-bar-title", "run-bar", "step-bar-title", "step-bar"]) drop(id);
     return;
   }
-  drawVerdict(page.facts);
+  drawVerdict(page);
   drawHeadline(byId("benchmark-cards"), page);
   drawRunBar(page);
   drawStepBar(page);
@@ -104,8 +104,8 @@ function drawHeadline(box, page) {
   const step = page.facts.step || {};
   const requests = page.facts.requests;
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
-  const uneven =
-    isNumber(mark.mean_s) && mark.median_s && Math.abs(mark.mean_s / mark.median_s - 1) > 0.05;
+  // Rates rest on the mean: it is named where it is another figure.
+  const uneven = isNumber(mark.mean_s) && formatSeconds(mark.mean_s) !== formatSeconds(mark.median_s);
   const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
     card(
@@ -114,9 +114,10 @@ function drawHeadline(box, page) {
       [
         interval
           ? [
-              spanText(mark.ci95_low_s, mark.ci95_high_s),
-              " ",
-              term("interval", "95 % interval"),
+              "between ",
+              spanText(mark.ci95_low_s, mark.ci95_high_s).replace(" – ", " and "),
+              " with ",
+              term("interval", "95 % confidence"),
               ", ",
             ]
           : mark.median_s
@@ -143,14 +144,15 @@ function drawHeadline(box, page) {
             : "items/s unknown: no batch size seen",
         requests
           ? [
-              "of " + plural(requests.count, "request") + " 90 % take ",
+              plural(requests.count, "request") + ": p50 ",
+              figure(requests.p50_s, "s", CLEAN),
+              ", p90 ",
               figure(requests.p90_s, "s", CLEAN),
-              ", 99 % ",
+              ", p99 ",
               figure(requests.p99_s, "s", CLEAN),
-              " at most",
             ]
           : null,
-        uneven ? ["; a step takes ", figure(mark.mean_s, "s", CLEAN), " on average"] : null,
+        uneven ? ["; the mean step takes ", figure(mark.mean_s, "s", CLEAN)] : null,
       ],
     ),
     tokensCard(page.facts.tokens),
@@ -186,10 +188,7 @@ function nsysCard(fact) {
 }
 
 function workCard(work) {
-  const name = [
-    hasView("flops") ? linkTo("flops", null, "operations") : "operations",
-    " per second",
-  ];
+  const name = hasView("flops") ? linkTo("flops", null, "FLOP per second") : "FLOP per second";
   if (!isNumber(work.flop_per_s)) return card(name, none(work.reason), work.reason);
   const rate = { kind: "rate", source: work.counter, over: "clean" };
   const share = isNumber(work.mfu)
@@ -199,7 +198,7 @@ function workCard(work) {
         work.peak_is,
         " peak (",
         term("mfu", "MFU"),
-        ")",
+        work.warning ? "; " + work.warning + ")" : ")",
       ]
     : "share of peak unknown: " + work.reason;
   return card(
@@ -215,7 +214,6 @@ function workCard(work) {
         term("flop", "FLOP"),
         " a step",
       ),
-      work.warning ? [" ", el("span", { class: "bad-word" }, work.warning)] : null,
     ],
   );
 }
@@ -277,7 +275,10 @@ function drawRunBar(page) {
     drop("run-bar");
     return;
   }
-  const parts = rows.map((row) => ({
+  // The bar is the program's own time: what profstack added is in words below it.
+  const own = rows.filter((row) => row.part !== "profstack");
+  const sum = (each) => each.reduce((total, row) => total + row.wall_s, 0);
+  const parts = own.map((row) => ({
     name: row.part,
     seconds: row.wall_s,
     share: row.share,
@@ -297,14 +298,20 @@ function drawRunBar(page) {
   });
   byId("run-bar").append(
     remark(
-      "The process took " +
-        formatSeconds(page.facts.run.duration_s) +
-        ". Shares are of that time less what profstack added" +
+      "Shares are of the program's own " +
+        formatSeconds(sum(own)) +
+        (own.length < rows.length
+          ? "; profstack added " +
+            formatSeconds(sum(rows) - sum(own)) +
+            " to make " +
+            formatSeconds(page.facts.run.duration_s)
+          : "") +
+        "." +
         (isNumber(page.facts.run.items_per_s)
-          ? ", and so is the rate of the whole run: " +
+          ? " Over the whole run: " +
             formatCount(page.facts.run.items_per_s) +
             " items per second."
-          : "."),
+          : ""),
     ),
   );
 }
@@ -456,8 +463,11 @@ const EVIDENCE_UNITS = [
 ];
 // Rows of evidence that are in a card before the others are folded.
 const EVIDENCE_ROWS = 3;
+// Names of evidence in words; "" for one that is not shown.
+let labels = {};
 
-function drawVerdict(facts) {
+function drawVerdict({ facts, overview }) {
+  labels = overview.labels || {};
   const verdict = facts.verdict;
   const box = byId("verdict");
   if (!verdict?.sentence) {
@@ -476,10 +486,9 @@ function drawVerdict(facts) {
           { class: "action" },
           "Next: ",
           verdict.action,
-          " ",
-          quiet("(", verdict.sureness, ")"),
         )
       : null,
+    overview.sureness ? el("p", { class: "quiet sureness" }, overview.sureness) : null,
     ways.length
       ? el(
           "p",
@@ -487,6 +496,9 @@ function drawVerdict(facts) {
           "What would tell more: ",
           ways.map((text) => [command(text), " "]),
         )
+      : null,
+    told
+      ? remark("Causes that are tested, by their share of a clean step; the mark is where one counts:")
       : null,
     told
       ? el(
@@ -554,7 +566,10 @@ function evidenceRow(row) {
   const words = Object.entries(rest)
     .filter(
       ([key, value]) =>
-        value !== null && value !== undefined && !(place && (key === "file" || key === "line")),
+        value !== null &&
+        value !== undefined &&
+        labels[key] !== "" &&
+        !(place && (key === "file" || key === "line")),
     )
     .map(([key, value]) => evidenceWord(key, value));
   const parts = [text || null, place ? el("code", {}, place) : null, ...words].filter(Boolean);
@@ -579,9 +594,8 @@ function evidenceWord(key, value) {
   const [ending, unit] = isNumber(value)
     ? EVIDENCE_UNITS.find(([end]) => key.endsWith(end)) || ["", null]
     : ["", null];
-  const name = key
-    .slice(0, key.length - (ending.startsWith("_") ? ending.length : 0))
-    .replaceAll("_", " ");
+  const stem = key.slice(0, key.length - (ending.startsWith("_") ? ending.length : 0));
+  const name = labels[key] || stem.replaceAll("_", " ");
   const figure = unit
     ? formatValue(value, unit)
     : isNumber(value) && !Number.isInteger(value)
@@ -604,6 +618,7 @@ function drawFindings(page) {
     drop("findings");
     return;
   }
+  labels = page.overview.labels || {};
   const findings = page.facts.findings || [];
   const rules = page.overview.rules;
   const median = page.facts.benchmark?.median_s;
@@ -748,7 +763,7 @@ function rulesNote(findings, rules) {
   const found = new Set(findings.map((finding) => finding.slug));
   const silent = rules.filter((rule) => !found.has(rule.slug));
   if (!silent.length) return "";
-  const count = rules.length + (rules.length === 1 ? " rule" : " rules") + " looked";
+  const count = plural(rules.length, "rule");
   return el(
     "details",
     { class: "rules" },
@@ -756,8 +771,8 @@ function rulesNote(findings, rules) {
       "summary",
       {},
       findings.length
-        ? count + "; what " + silent.length + " of them did not find"
-        : count + "; none found anything to mend. What they looked for",
+        ? silent.length + " of " + count + " found nothing: what they look for"
+        : "None of " + count + " found a problem: what they look for",
     ),
     el(
       "dl",

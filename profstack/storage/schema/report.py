@@ -439,7 +439,8 @@ class Verdict(TypedDict):
     sureness: Annotated[
         Sureness,
         "certain: beyond the noise of the run; likely: the run was short or noisy, another cause "
-        "weighs nearly as much, or the first is just above its threshold; hint: none stands out",
+        "weighs nearly as much, or the first is just above its threshold; hint: none stands out; "
+        "it is of the cause, not of a gain",
     ]
     action: Annotated[str, "what to do first; empty where nothing is known to help"]
     margin: Annotated[
@@ -483,11 +484,7 @@ class StepBar(TypedDict):
     ]
     parts: Annotated[list[StepBarPart], "the parts in the order in which a step does them"]
     reason: Annotated[Text, "why there are no parts, or only some"]
-    note: Annotated[
-        Text,
-        "why the row of the wait among the modules has another time than the bar, and "
-        'what is in "other" where that is much',
-    ]
+    note: Annotated[Text, 'what is in "other" where that is much']
 
 
 RunPartName = Literal[

@@ -196,7 +196,7 @@ def test_more_than_the_peak_is_no_share_of_it(tmp_path):
     how = f"product; {OTHER_WORK} (this had 50 % of it): it may be more"
     rate = {"dtype": "float32", "value": 20e9, "source": "measured", "how": how}
     (mfu,) = recorded(tmp_path / "busy", ROWS, flop=[rate])["mfu"]
-    assert (mfu["value"], "beside other work" in mfu["warning"]) == (near(0.4), True)
+    assert (mfu["value"], "while other work ran" in mfu["warning"]) == (near(0.4), True)
 
 
 def test_what_else_times_and_bounds_rest_on(tmp_path):

@@ -111,7 +111,9 @@ def test_a_repeated_operator_is_told_with_its_figures_and_line():
         assert len(told_of(heads(operators=rows))) == is_found
     loop = line(9, "        parts.append(x[head] @ w[head])", calls=24.0, operator_s=2 * MS)
     (told,) = told_of(heads(lines=[loop, line(3, "y = 3 * x", calls=24.0, operator_s=1 * MS)]))
-    assert told["title"].startswith("Net.heads calls aten::mm 120 times, 13.3 µs")
+    assert told["title"].startswith(
+        "Net.heads repeats small operators (aten::mm) 120 times, 13.3 µs"
+    )
     gain_s = 3.2 * MS * (1 - 1 / 120) - 0.4 * MS
     expected = near("Net.heads", "high", ["torch"], None, gain_s)
     assert of(told, "module severity layers file gain_s") == expected

@@ -60,8 +60,7 @@ def test_elsewhere_than_on_a_terminal_a_round_is_one_plain_line():
             display.show(RULE)
         display.line("Wrote page [bold]x[/bold]")
     rounds = [LINE.replace("2", str(number)) for number in range(2, 6)]
-    rule = "profstack: steps by Optimizer.step (train)"
-    assert stream.getvalue().splitlines() == [*rounds, rule, "Wrote page [bold]x[/bold]"]
+    assert stream.getvalue().splitlines() == [*rounds, "Wrote page [bold]x[/bold]"]
     assert quiet.getvalue() == "Wrote page [bold]x[/bold]\n"
     # Only Unicode has our one foreign letter; a spinner is for terminals that want it.
     encodings = {"utf-8": "µ", "UTF8": "µ", "cp65001": "µ", "ascii": "u", "latin-1": "u", None: "u"}

@@ -31,7 +31,8 @@ def test_lines_and_tables_stand_apart_by_one_empty_line():
 
 def test_text_is_what_fits_and_what_a_terminal_can_show():
     for words, kept in (
-        ("Ab cd. Efgh. Ij.", "Ab cd."), ("A. Bc. De. F.", "A. Bc. De."), ("A. bbbbbbbbb. C.", "A."),
+        ("Ab cd. Efgh. Ij.", "Ab cd."), ("A. Bc. De. F.", "A. Bc. De."), ("A. Bbbbbbbbb. C.", "A."),
+        ("At a.py:3 (f). Use g(x). B.", "At a.py:3 (f). Use g(x)."),
         ("A 4.1 ms. Use x=1. B.", 18), ("Use f(x). No. Longer than that.", "Use f(x)."),
     ):  # fmt: skip
         assert module.first_sentences(words, 9) == (words[:kept] if kept == 18 else kept)
@@ -86,6 +87,9 @@ def test_figures_have_the_units_of_their_names():
     ):  # fmt: skip
         assert f"{module.label(key)} {module.figure(key, value)}" == said
     assert module.evidence_words("aten::mm") == "aten::mm"
+    named = {"own_low_s": 0.004, "limits_agree": False, "step_share": 0.4}
+    words = "own time, at least 4.00 ms, share of the step 40.0 %"
+    assert module.evidence_words(named) == words
     known = {"operator": "mm", "calls": 3.0, "gain_s": None, "total_s": 0.0004, "link": "python/x"}
     assert module.evidence_words(known) == "operator mm, calls 3, total 400 µs"
 

@@ -86,7 +86,7 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     report["verdict"]["action"] = "Do that."
     mark, printed = report["benchmark"], lines(report)
     low, median, high = (1e3 * mark["median_s"] * factor for factor in (0.988, 1, 1.011))
-    span = f"95 % interval {low:.2f} ms to {high:.2f} ms, n = 32"
+    span = f"{low:.2f} ms to {high:.2f} ms with 95 % confidence, n = 32"
     rates = f"{mark['steps_per_s']:.0f} steps/s, {mark['items_per_s'] / 1e3:.1f} k items/s, "
     rates += f"IQR {1e6 * mark['iqr_s']:.0f} µs, first step {1e3 * mark['first_step_s']:.1f} ms"
     # 78 cells: each part has one, and its share of the other 73 by largest remainders.
@@ -94,7 +94,7 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     assert printed[:7] == [
         f"verdict: {report['verdict']['sentence']}", "next: Do that.",
         "train.py: 101 steps, complete",
-        f"clean step: {median:.2f} ms  ({span})", f"            {rates}",
+        f"clean step: median {median:.2f} ms  ({span})", f"            {rates}",
         "tensors at the peak of a step: 385 MiB",
         f"[{''.join(sign * count for sign, count in parts.items())}]",
     ]  # fmt: skip
@@ -164,7 +164,7 @@ def test_the_bar_of_a_device_and_parts_too_small_to_draw():
 
 def test_the_first_findings_and_two_warnings_end_a_run():
     report = judged()
-    advice = "Most of it is load. With num_workers=2 it is made meanwhile. " + "z" * 250
+    advice = "Most of it is load. With num_workers=2 it is made meanwhile. Z" + "z" * 250
     report["findings"] = [
         finding("x", f"title {at}", gain_s=at / 1e3, gain_is="measured", advice=advice)
         for at in range(2, 7)
@@ -248,7 +248,7 @@ def test_the_summary_has_its_parts_findings_and_warnings_once():
     report["warnings"] = [{"slug": "x", "text": text} for text in ("nothing was there", "else")]
     report["benchmark"]["warnings"] = ["few steps"]
     printed = lines(report, summary, 200)
-    assert printed[-2:] == ["warning: else", "warning: few steps"]
+    assert printed[-2:] == ["warning: few steps", "warning: else"]
     report["findings"] = [finding("x", f"title {at}") for at in range(7)]
     printed = lines(report, summary, 200)
     titles = [line for line in printed if "title" in line]
@@ -270,7 +270,7 @@ def test_the_verdict_is_shown_with_the_figures_of_its_tests():
     waited, python = f"{450 * median:.2f} ms", f"{0.2e6 * median:.0f} µs"
     assert [re.split("  +", line) for line in printed[-4:]] == [
         ["test", "share", "from", "time", "what"], ["input-bound", "45.0 %", "30 %", waited],
-        ["python-bound", "20.0 %", "40 %", python, "train.py:20 batches, calls 812, call 240 ns"],
+        ["python-bound", "20.0 %", "40 %", python, "train.py:20 batches, calls 812, each 240 ns"],
         ["compute-bound", "–", "40 %", "–", "no peaks"],
     ]  # fmt: skip
 
