@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, starmap
 from typing import Any
 
@@ -102,12 +102,23 @@ def instances_of(*bases: type, generations: Sequence[int | None] = (None,)) -> l
     `generations` are those of the collector, None for all. No attribute of an object is read:
     `isinstance` would read `__class__`, which warns for some.
     """
+    return _among(map(gc.get_objects, generations), with_subclasses(bases))
+
+
+def direct_instances(*classes: type) -> list[Any]:
+    """Return live objects of these few classes themselves, in less than half the time."""
+    # An object refers to its class.
+    return _among(starmap(gc.get_referrers, (classes,)), classes)
+
+
+def _among(sources: Iterator[list[Any]], classes: Iterable[type]) -> list[Any]:
+    """Return the objects of these classes in the lists that the collector makes."""
     # By identity: a class of the script's may define equality itself.
-    wanted = set(map(id, _with_subclasses(bases)))
+    wanted = set(map(id, classes))
     every: list[Any] = []
     # All three happen while `list` draws from them: live objects are noted, gone through by two
     # iterators at once, and forgotten.
-    note = map(every.extend, map(gc.get_objects, generations))
+    note = map(every.extend, sources)
     found = compress(iter(every), map(wanted.__contains__, map(id, map(type, iter(every)))))
     forget = starmap(every.clear, ((),))
     return list(chain(filter(None, note), found, filter(None, forget)))
@@ -148,7 +159,8 @@ def _late_collections() -> list[int]:
     return [each["collections"] for each in gc.get_stats()[1:]]
 
 
-def _with_subclasses(bases: tuple[type, ...]) -> list[type]:
+def with_subclasses(bases: tuple[type, ...]) -> list[type]:
+    """Return classes and all that are made of them."""
     found: dict[int, type] = {}
     left = list(bases)
     while left:

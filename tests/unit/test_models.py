@@ -14,6 +14,7 @@ from profstack.guard import CollectorOff
 from profstack.models import (
     LiveObjects,
     class_name,
+    direct_instances,
     in_training,
     instances_of,
     parameter_count,
@@ -90,6 +91,8 @@ def test_subclasses_are_found_each_object_once_and_nothing_is_asked():
 
     held = [Base(), Answering()]
     assert {id(each) for each in instances_of(Base)} == {id(each) for each in held}
+    assert [id(each) for each in direct_instances(Answering)] == [id(held[1])]
+    assert direct_instances() == []
     model = nn.Linear(2, 2)
     found = [id(each) for each in instances_of(nn.Module, nn.Linear, torch.Tensor)]
     assert len(found) == len(set(found))
