@@ -27,7 +27,7 @@ from profstack.capture.threads import made_by_multiprocessing
 from profstack.environment import under_nsys
 from profstack.guard import Guard, complain, delay_signals
 from profstack.layer import Mode, Wrapper
-from profstack.models import instances_of
+from profstack.models import direct_instances, with_subclasses
 from profstack.storage.folder import Writer, append_event
 from profstack.storage.vocabulary import undefined_profile
 
@@ -70,8 +70,9 @@ def live_optimizers() -> frozenset[int]:
 
     # One that only passes steps on (accelerate's, lightning's) was never made by Optimizer's own
     # __init__, which hooks the class: the optimizer inside reports its steps.
-    hooked = (each for each in instances_of(Optimizer) if getattr(type(each).step, "hooked", False))
-    return frozenset(map(id, hooked))
+    kinds: list[Any] = with_subclasses((Optimizer,))
+    kinds = [kind for kind in kinds if getattr(kind.step, "hooked", False)]
+    return frozenset(map(id, direct_instances(*kinds)))
 
 
 def layer_modes(layers: list[str]) -> list[LayerMode]:

@@ -82,8 +82,12 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _call(name: str, arguments: list[str]) -> int:
     """Import the command's module and call it with its arguments."""
+    import atexit
+    import gc
     from importlib import import_module
 
+    # The interpreter would look for garbage several times as it ends: a tenth of a short command.
+    atexit.register(gc.freeze)
     module = import_module(f"profstack.commands.{_MODULES.get(name, name)}")
     try:
         if getattr(module, "RAW", False):

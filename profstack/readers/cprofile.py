@@ -13,6 +13,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import product, repeat
 from pathlib import Path
 from statistics import median, quantiles
@@ -42,6 +43,7 @@ _OWN = tuple(os.path.join(os.path.realpath(folder), "") for folder in _FOLDERS)
 _GUARDS = frozenset({"is_compiling", "is_dynamo_compiling"})
 
 
+@lru_cache(maxsize=4096)
 def is_own(code_file: str) -> bool:
     """Return whether a source file belongs to profstack itself."""
     return code_file.startswith(_OWN) or os.path.realpath(code_file).startswith(_OWN)

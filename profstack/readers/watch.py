@@ -198,6 +198,10 @@ LOOK_OUT_S = 0.1
 # Samples after which the interval doubles, and how often: 160 ms from the 50th minute on.
 PER_LEVEL = 20_000
 MOST_LEVELS = 4
+# It also doubles where the thread takes more than this share of the watched time, looked at every
+# so many samples, but for the first ones: in Python code each sample costs two changes of thread.
+MOST_SHARE = 0.005
+PER_LOOK = 250
 
 _perf_counter, _get_ident = time.perf_counter, _thread.get_ident
 
@@ -232,6 +236,8 @@ class Sampler(guard.ForkSafeThread):
         self._since = 0.0
         self._before = 0.0
         self._most_bytes = 0
+        # CPU time of the thread at the last look at its cost, and the time watched since.
+        self._cpu_s = self._watched_s = 0.0
         self._unread = False
         self._alive = self._ending = False
         self._native: int | None = None
@@ -370,6 +376,7 @@ class Sampler(guard.ForkSafeThread):
         try:
             guard.block_signals(self._signals)
             self._native = _thread.get_native_id()
+            self._cpu_s = time.thread_time()
             self._watch()
         except BaseException as error:
             self._wanted = False
@@ -452,14 +459,23 @@ class Sampler(guard.ForkSafeThread):
             self._samples.add(
                 now - self._origin, rss, number or 0, region, weight, evaluating, overdue
             )
+            self._watched_s += now - self._since
             self._since = now
             self.taken += 1
-            if self.taken % PER_LEVEL == 0 and len(self.thinned) < MOST_LEVELS:
+            is_costly = self.taken % PER_LOOK == 0 and self._is_costly()
+            if (is_costly or self.taken % PER_LEVEL == 0) and len(self.thinned) < MOST_LEVELS:
                 self.interval_s *= 2
                 self.thinned.append((now - self._origin, self.interval_s))
         finally:
             if collecting:
                 self._gc.enable()
+
+    def _is_costly(self) -> bool:
+        """Return whether the samples since the last look have cost too much; never at the first."""
+        now = time.thread_time()
+        spent_s, watched_s = now - self._cpu_s, self._watched_s
+        self._cpu_s, self._watched_s = now, 0.0
+        return self.taken > PER_LOOK and spent_s > MOST_SHARE * watched_s
 
     def _read(self, now: float) -> None:
         """Read the resident set at the edge of a pause: growth in between belongs to no sample."""

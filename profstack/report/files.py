@@ -72,6 +72,9 @@ def schema() -> dict[str, object]:
     return cast(dict[str, object], json.loads(file.read_text(encoding="utf-8")))
 
 
+_row = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _value(value: object, margin: str = "") -> str:
     """Return JSON with one line per row: only objects that hold lists are spread over lines."""
     if isinstance(value, dict) and any(isinstance(item, list) and item for item in value.values()):
@@ -81,7 +84,7 @@ def _value(value: object, margin: str = "") -> str:
         )
         return "{\n" + ",\n".join(entries) + f"\n{margin}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        rows = (f"{margin} {json.dumps(row, separators=(',', ':'))}" for row in value)
+        rows = (f"{margin} {_row(row)}" for row in value)
         return "[\n" + ",\n".join(rows) + f"\n{margin}]"
     return json.dumps(value)
 

@@ -227,9 +227,12 @@ def prepare(report: Report, *, base: str = "") -> Page:
 
 def finite(value: object) -> Any:
     """Return the same data with null for NaN and infinities, which JSON cannot write."""
+    # Most values first: a report has tens of thousands of them.
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]

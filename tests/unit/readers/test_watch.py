@@ -244,6 +244,16 @@ def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(wrapper, monkeyp
     assert "every 160 ms" in str(taken.truncated)
 
 
+@pytest.mark.parametrize(("share", "doubled"), [(0.0, 1), (1.0, 0)])
+def test_samples_that_cost_too_much_come_less_often(sampler, monkeypatch, share, doubled):
+    monkeypatch.setattr(watch, "PER_LOOK", 4)
+    monkeypatch.setattr(watch, "MOST_SHARE", share)
+    sampler.resume()
+    # The first look never doubles.
+    busy(0.1, sampler, 7 + 4)
+    assert len(sampler.thinned) == (sampler.taken // 4 - 1) * doubled
+
+
 def test_a_closed_sampler_takes_no_sample(sampler):
     sampler.resume()
     busy(0.03, sampler)
