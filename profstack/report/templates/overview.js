@@ -105,7 +105,8 @@ function drawHeadline(box, page) {
   const requests = page.facts.requests;
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
   // Rates rest on the mean: it is named where it is another figure.
-  const uneven = isNumber(mark.mean_s) && formatSeconds(mark.mean_s) !== formatSeconds(mark.median_s);
+  const uneven =
+    isNumber(mark.mean_s) && formatSeconds(mark.mean_s) !== formatSeconds(mark.median_s);
   const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
     card(
@@ -308,9 +309,7 @@ function drawRunBar(page) {
           : "") +
         "." +
         (isNumber(page.facts.run.items_per_s)
-          ? " Over the whole run: " +
-            formatCount(page.facts.run.items_per_s) +
-            " items per second."
+          ? " Over the whole run: " + formatCount(page.facts.run.items_per_s) + " items per second."
           : ""),
     ),
   );
@@ -480,14 +479,7 @@ function drawVerdict({ facts, overview }) {
   const ways = told ? [] : missingCommands(facts);
   append(box, [
     el("p", { class: "verdict" }, verdict.sentence),
-    verdict.action
-      ? el(
-          "p",
-          { class: "action" },
-          "Next: ",
-          verdict.action,
-        )
-      : null,
+    verdict.action ? el("p", { class: "action" }, "Next: ", verdict.action) : null,
     overview.sureness ? el("p", { class: "quiet sureness" }, overview.sureness) : null,
     ways.length
       ? el(
@@ -498,7 +490,9 @@ function drawVerdict({ facts, overview }) {
         )
       : null,
     told
-      ? remark("Causes that are tested, by their share of a clean step; the mark is where one counts:")
+      ? remark(
+          "Causes that are tested, by their share of a clean step; the mark is where one counts:",
+        )
       : null,
     told
       ? el(
