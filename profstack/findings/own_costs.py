@@ -7,9 +7,11 @@ on which line, or cProfile where these are too few; what other rules explain bet
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from profstack.analysis.call_sites import CallSite, call_sites
+from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
 from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, outermost
 from profstack.storage.reader import Recorded
@@ -32,6 +34,7 @@ _MOST = 3
 @reading.family
 def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield a finding for each such place, the one with most time first."""
+    yield from _waiting(recorded, step_s)
     count = 0
     for site in call_sites(recorded) or _profiled_sites(report, step_s):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
@@ -42,6 +45,39 @@ def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
             continue
         count += 1
         yield _finding(report, site, step_s)
+
+
+# Where a thread of a pool, or an event loop, waits for what to do next.
+_WAITS = re.compile(
+    r"[/\\](concurrent[/\\]futures[/\\]\w+|asyncio[/\\]\w+|queue|selectors|threading|socketserver)\.py$"
+)
+
+
+def _waiting(recorded: Recorded, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where the steps' thread mostly waits to be given work."""
+    seen = watched(recorded)
+    samples = seen.of(STEP)
+    if len(samples) < FEWEST_SAMPLES:
+        return
+    waits = {number: _waits_for_work(seen, stack) for number, stack in seen.stacks.items()}
+    waiting = sum(each.weight for each in samples if waits.get(each.stack))
+    share = waiting / sum(each.weight for each in samples)
+    if share < rules.WAITS_FOR_WORK.threshold:
+        return
+    yield reading.finding(
+        rules.WAITS_FOR_WORK,
+        f"The thread that calls the model waits for work for {format_share(share)} of each step",
+        severity=reading.severity_of(share, 1.0),
+        gain_reason="when the work could come is not known",
+        layers=["watch"],
+        evidence=[{"step_share": share, "clean_s": share * step_s, "samples": len(samples)}],
+        advice="Look at what hands it work: a batch that waits too long to fill, one request at a "
+        "time, or too few clients. Faster operators do not help while it has nothing to do.",
+    )
+
+
+def _waits_for_work(seen: Watched, stack: Stack) -> bool:
+    return bool(stack) and not seen.own(stack) and _WAITS.search(stack[-1].file) is not None
 
 
 def _profiled_sites(report: Report, step_s: float) -> list[CallSite]:

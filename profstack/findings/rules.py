@@ -210,6 +210,15 @@ OWN_CODE_COST = FindingRule(
     # As for a hot spot: a tenth of the step in one place is worth a look.
     threshold=0.1,
 )
+WAITS_FOR_WORK = FindingRule(
+    "waits-for-work",
+    "The thread that calls the model waits for work",
+    "In at least 30 % of the watch's samples in the steps that thread runs none of the user's code "
+    "and waits inside Python's own queues, pools or event loops.",
+    "None: when the work could come is not known.",
+    # As for an input-bound step.
+    threshold=0.3,
+)
 MODULE_DOMINATES = FindingRule(
     "module-dominates",
     "One module takes most of the step",

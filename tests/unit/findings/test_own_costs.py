@@ -1,11 +1,14 @@
 """The script's own code beside the model: from which share on, and what says more of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from profstack.analysis.call_sites import CallSite
 from profstack.findings import own_costs as module
 from profstack.findings import rules
 from tests.support.findings import MS, STEP_S, TRAIN, links, report_of
+from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of
 
 LIMIT = rules.OWN_CODE_COST.threshold
@@ -20,6 +23,8 @@ def site(share, name="average", part="other", hottest=0.6):
 def found(monkeypatch):
     def found(*sites, findings=()):
         monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
+        unseen = SimpleNamespace(of=lambda phase: [])
+        monkeypatch.setattr(module, "watched", lambda recorded: unseen)
         report = report_of(parts={"sources": [{"file": TRAIN, "text": "\n" * 42 + "  a += b\n"}]})
         return module.own_costs(None, report | {"findings": list(findings)})
 
@@ -54,3 +59,22 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
 def test_what_another_finding_explains_is_left_to_it(found, slug, line, gain_ms, part, is_told):
     other = {"slug": slug, "file": TRAIN, "line": line, "gain_s": gain_ms and gain_ms * MS}
     assert bool(found(site(0.3, part=part), findings=[other])) is is_told
+
+
+QUEUE, POOL = (f"/opt/lib/python3.11/{name}.py" for name in ("queue", "concurrent/futures/thread"))
+RUN, WORK = ("/w/serve.py", 9, "<module>"), ("/w/serve.py", 20, "score")
+
+
+@cases("waits share", (30, 0.3), (29, None), (60, 0.6))
+def test_a_thread_waits_for_work_where_none_of_the_users_code_runs(tmp_path, waits, share):
+    made = Sampled(tmp_path / "rec")
+    made.begins("clean", [0.01] * 20)
+    made.even(100)
+    for number in range(100):
+        # The user's own wait in a queue, and a pool's work, are no wait for work.
+        stacks = ((POOL, 70, "run"), WORK), ((QUEUE, 171, "get"), RUN)[::-1], ((POOL, 83, "wait"),)
+        stack = stacks[2 if number < waits else number % 2]
+        made.sample(made.now - 0.9 + 0.008 * number, *stack)
+    report = report_of(parts={"sources": []}) | {"findings": []}
+    told = [each for each in module.own_costs(made.recorded(), report) if "waits" in each["slug"]]
+    assert [each["evidence"][0]["step_share"] for each in told] == near(*([share] if share else []))
