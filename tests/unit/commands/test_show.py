@@ -44,7 +44,7 @@ def test_what_is_no_recording_is_refused(here, capsys, command):
 
 def test_it_prints_the_summary_the_whole_report_findings_and_the_verdict(show, recording):
     printed = show()
-    assert ("clean step: 4.01 ms" in printed, "\x1b" in printed) == (True, False)
+    assert ("clean step: median 4.01 ms" in printed, "\x1b" in printed) == (True, False)
     assert show(kind="json") == build()
     report = build()
     add_verdict(report)
