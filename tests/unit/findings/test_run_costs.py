@@ -74,13 +74,13 @@ LIMITS = rules.IMPORT_SAMPLES, rules.IMPORT_USED
 
 @cases(
     "weight run_s used later is_found",
-    (100, 10.0, 0.05, 30, True), (99, 9.9, 0.05, 30, False), (100, 10.1, 0.05, 30, False),
-    (100, 10.0, 0.06, 30, False), (100, 10.0, 0.05, 29, False),
+    (100, 10.0, 0.05, 10, True), (99, 9.9, 0.05, 10, False), (100, 10.1, 0.05, 10, False),
+    (100, 10.0, 0.06, 10, False), (100, 10.0, 0.05, 9, False),
 )  # fmt: skip
 def test_an_import_counts_where_it_is_long_and_hardly_used(
     tmp_path, weight, run_s, used, later, is_found
 ):
-    assert LIMITS == (30, 0.05)
+    assert LIMITS == (10, 0.05)
     made = Sampled(tmp_path / "rec")
     made.sample(0.2, MAIN, (TORCH, 5, "<module>"), weight=500)
     made.sample(0.3, MAIN, (BIG, 5, "<module>"), (f"{PACKAGES}/other/a.py", 2, "f"), weight=weight)
