@@ -2,7 +2,8 @@
 
 Each program of benchmarks/answers/ has one planted cause of slowness, and is mended by `--mended`.
 The half `blind` was written by someone who knows no rule of profstack, and is not looked at while
-rules are made; the half `known` is what the rules are tried on. Of each program:
+rules are made; the half `known` is what the rules are tried on. A blind half that was looked at
+becomes known, and a new one is written. Of each program:
 
 - "named": `first` where the verdict's sentence, its action or the finding that it begins with names
   the cause, `three` where one of the first three findings does, else `missed`. A cause is named by
