@@ -233,6 +233,9 @@ def loaders(graph: reading.CallGraph) -> list[reading.FunctionKey]:
 
 _WORK = ("torch/nn/modules/module.py", "torch/_tensor.py", "torch/optim/", "torch/autograd/")
 _WORK_NAMES = ("_call_impl", "_wrapped_call_impl", "backward", "step", "zero_grad", "wrapper")
+# What `torch.no_grad()` puts round a function, an optimizer's step as well as the user's own: all
+# that is decorated would be called by each other.
+_DECORATORS = ("decorate_context",)
 # Where else in a step the script's own functions run, outside modules.
 _ELSEWHERE = (
     "(compiled functions)", "(loss)", "(before the optimizer)", "(outside modules)",
@@ -288,7 +291,7 @@ def outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
         for key in graph.rows
         if key.name in _WORK_NAMES and any(part in key.file.replace("\\", "/") for part in _WORK)
     }
-    called = graph.below(work) | work
+    called = graph.below(work, not_by=_DECORATORS) | work
     own = [key for key, row in graph.rows.items() if row["own"] and key not in called]
     apart = [key for key in own if not graph.below([key]) & work]
     return [key for key in apart if not any(key in graph.below([other]) for other in apart)]

@@ -377,11 +377,14 @@ class CallGraph:
         sources = self._report["sources"]
         return {row["file"]: _spans_by_line(row["text"]) for row in sources if row["text"]}
 
-    def below(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
-        """Return the functions that these call, directly or not."""
+    def below(self, roots: Iterable[FunctionKey], not_by: Sequence[str] = ()) -> set[FunctionKey]:
+        """Return the functions that these call, directly or not, but not by functions so named."""
         waiting, seen = list(roots), set[FunctionKey]()
         while waiting:
-            called = {callee for callee, _ in self.callees.get(waiting.pop(), ())}
+            caller = waiting.pop()
+            if caller.name in not_by:
+                continue
+            called = {callee for callee, _ in self.callees.get(caller, ())}
             waiting += called - seen
             seen |= called
         return seen

@@ -315,10 +315,13 @@ def test_a_script_that_makes_its_batches_is_told_by_its_outermost_functions():
     work = function("_call_impl", 1 * MS, file="/lib/torch/nn/modules/module.py")
     names = ("train", "forward", "draw", "wave", "log")
     rows = [function(name, 1 * MS, at * MS, line=at) for at, name in enumerate(names, 2)]
-    train, forward, draw, wave, _ = rows
+    train, forward, draw, wave, log = rows
     calls = [call(train, work), call(work, forward), call(draw, wave)]
     calls.append(call(draw, made.built_in("sin", 0.1)))
-    report = made.report_of(functions=[work, *rows], calls=calls)
+    # torch.no_grad() stands round the optimizer's step, and round the user's function too.
+    shared = function("decorate_context", 1 * MS, file="/lib/torch/utils/_contextlib.py")
+    calls += [call(work, shared), call(shared, log)]
+    report = made.report_of(functions=[work, shared, *rows], calls=calls)
     found = data_loading.before_first_work(report, 8 * MS, 1.0)
     assert [each.row["name"] for each in found] == ["log", "draw"]
     assert [each.clean_s for each in found] == near(4.8 * MS, 3.2 * MS)

@@ -26,7 +26,7 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
     ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.9),
     ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
     ("start-up and imports", rules.SLOW_START, 30.0, None),
-    ("model and data set-up", rules.SLOW_START, 3.0, None),
+    ("model and data set-up", rules.SLOW_START, 1.0, None),
     ("first step and compilation", rules.COMPILATION_COST, 5.0, None),
     ("shutdown", rules.SLOW_SHUTDOWN, 10.0, None),
 )
