@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, compress, starmap
 from typing import Any
 
@@ -96,13 +95,12 @@ def is_loss(module: Any) -> bool:
 # lets go of its lock between bytecodes only, and the list lives within one call of C code.
 
 
-def instances_of(*bases: type, generations: Sequence[int | None] = (None,)) -> list[Any]:
+def instances_of(*bases: type) -> list[Any]:
     """Return live objects of these classes and their subclasses, as the collector lists them.
 
-    `generations` are those of the collector, None for all. No attribute of an object is read:
-    `isinstance` would read `__class__`, which warns for some.
+    No attribute of an object is read: `isinstance` would read `__class__`, which warns for some.
     """
-    return _among(map(gc.get_objects, generations), with_subclasses(bases))
+    return _among(map(gc.get_objects, (None,)), with_subclasses(bases))
 
 
 def direct_instances(*classes: type) -> list[Any]:
@@ -122,41 +120,6 @@ def _among(sources: Iterator[list[Any]], classes: Iterable[type]) -> list[Any]:
     found = compress(iter(every), map(wanted.__contains__, map(id, map(type, iter(every)))))
     forget = starmap(every.clear, ((),))
     return list(chain(filter(None, note), found, filter(None, forget)))
-
-
-class LiveObjects:
-    """Live objects of some classes, found again among the new ones alone where that is enough.
-
-    A visit of all objects takes a tenth of a second. What is older than the last one lies in the
-    oldest generation as long as the collector has not moved others there.
-    """
-
-    def __init__(self, *bases: type) -> None:
-        self._bases = bases
-        self._older: list[weakref.ref[Any]] | None = None
-        self._collections: list[int] = []
-
-    def found(self) -> list[Any]:
-        """Return them, in the order of `instances_of`."""
-        older, before = self._older, self._collections
-        if older is not None:
-            young = instances_of(*self._bases, generations=(0, 1))
-            if _late_collections() == before:
-                known = set(map(id, young))
-                kept = (each() for each in older)
-                return young + [one for one in kept if one is not None and id(one) not in known]
-        self._collections = _late_collections()
-        every = instances_of(*self._bases)
-        # Some class of the script's may allow no weak reference: then all are visited again.
-        with Guard(TypeError):
-            self._older = None
-            self._older = list(map(weakref.ref, every))
-        return every
-
-
-def _late_collections() -> list[int]:
-    """Return how often the collector has moved objects to the oldest generation."""
-    return [each["collections"] for each in gc.get_stats()[1:]]
 
 
 def with_subclasses(bases: tuple[type, ...]) -> list[type]:

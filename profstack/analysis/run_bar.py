@@ -111,17 +111,18 @@ class _Stacks:
             return IMPORTS
         if any(_SAVES.search(frame.name) and not _KEEPS.search(frame.name) for frame in stack):
             return SAVING
-        if any(self._logs(frame) for frame in stack):
-            return LOGGING
         own = self._seen.own(stack)
+        if any(self._logs(frame, stack[at + 1 :], own) for at, frame in enumerate(stack)):
+            return LOGGING
         if any(_EVALUATES.search(each.name) and each.function not in self.around for each in own):
             return EVALUATION
         return WAITING if any(_LOADER.search(frame.file) for frame in stack) else None
 
-    def _logs(self, frame: Frame) -> bool:
-        if _LOGGER.search(frame.file) or _PRINTS.search(
-            self._sources.get((frame.file, frame.line), "")
-        ):
+    def _logs(self, frame: Frame, inside: Stack, own: Sequence[Frame]) -> bool:
+        if _LOGGER.search(frame.file):
+            # A progress bar round a loader, or a generator, waits for what that gives.
+            return not any(each in own or _LOADER.search(each.file) for each in inside)
+        if _PRINTS.search(self._sources.get((frame.file, frame.line), "")):
             return True
         return bool(_LOGS.match(frame.name)) and not _NO_LOG.match(frame.name)
 
@@ -246,8 +247,13 @@ class _Run:
             last = end
             samples = self._within(begin, end)
             other = self._other_phase(row["phase"])
+            is_sampled = row["kind"] == "watch" and len(samples) >= FEWEST_SAMPLES
             if other is not None:
+                # Elsewhere only long steps have samples.
+                samples = samples if is_sampled else []
                 self.division.add_sampled(self._stacks, samples, end - begin, other)
+            elif row["plan"] in self._other_loops and is_sampled:
+                self.division.add_sampled(self._stacks, samples, end - begin, STEPS)
             elif row["plan"] in self._other_loops:
                 # Its steps have another time than the clean ones.
                 is_observed = isinstance(row["layer"], str)
@@ -255,7 +261,7 @@ class _Run:
                 own_s = min(own_s, end - begin) if is_observed else end - begin
                 self.division.add(STEPS, own_s)
                 self.division.add(PROFSTACK, end - begin - own_s)
-            elif row["kind"] == "watch" and len(samples) >= FEWEST_SAMPLES:
+            elif is_sampled:
                 watch_samples += samples
                 watched_s += end - begin
             else:
@@ -347,7 +353,7 @@ class _Run:
     @cached_property
     def _logging(self) -> tuple[float, list[Sample]]:
         """Share of the steps that logs, by the watch, and its samples: no slice tells it apart."""
-        steps = [each for each in watched(self._recorded).of(STEP) if not each.evaluating]
+        steps = watched(self._recorded).in_usual_steps
         if len(steps) < FEWEST_SAMPLES:
             return 0.0, []
         logs = [each for each in steps if self._stacks.owner(each, STEPS) == LOGGING]

@@ -488,6 +488,7 @@ class Engine:
             self._enter(begun)
         else:
             self.begin_slice(settle(self.queue.targets, self.queue.finished_round))
+        self._check_limits()
 
     def _enter(self, loop: Loop) -> None:
         """Begin the plan of another loop, or go on with it."""

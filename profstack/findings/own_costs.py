@@ -34,7 +34,8 @@ _MOST = 3
 @reading.family
 def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
     """Yield a finding for each such place, the one with most time first."""
-    yield from _waiting(recorded, step_s)
+    if all(each["slug"] != rules.DATA_STARVED.slug for each in report["findings"]):
+        yield from _waiting(recorded, step_s)
     count = 0
     for site in call_sites(recorded) or _profiled_sites(report, step_s):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
@@ -51,6 +52,7 @@ def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
 _WAITS = re.compile(
     r"[/\\](concurrent[/\\]futures[/\\]\w+|asyncio[/\\]\w+|queue|selectors|threading|socketserver)\.py$"
 )
+_LOOP = re.compile(r"[/\\]asyncio[/\\](base_events|runners)\.py$")
 
 
 def _waiting(recorded: Recorded, step_s: float) -> Iterator[Finding]:
@@ -77,6 +79,9 @@ def _waiting(recorded: Recorded, step_s: float) -> Iterator[Finding]:
 
 
 def _waits_for_work(seen: Watched, stack: Stack) -> bool:
+    # Below an event loop stands the line that runs it.
+    inside = [at for at, frame in enumerate(stack) if _LOOP.search(frame.file)]
+    stack = stack[inside[0] :] if inside else stack
     return bool(stack) and not seen.own(stack) and _WAITS.search(stack[-1].file) is not None
 
 

@@ -187,7 +187,8 @@ def _package(frame: Frame) -> str | None:
 
 def _unused_imports(recorded: Recorded, report: Report) -> Iterator[Finding]:
     """Yield packages whose import takes long and of which nothing is seen at work later."""
-    if not report["watch"]:
+    if not report["watch"] or report["processes"]["workers"]:
+        # What workers do is not seen.
         return
     seen, rule, own_s = watched(recorded), rules.IMPORT_COST, _own_s(report)
     seconds: dict[str, float] = defaultdict(float)
@@ -217,14 +218,15 @@ def _unused_imports(recorded: Recorded, report: Report) -> Iterator[Finding]:
         (file, line), _ = places[package].most_common(1)[0]
         yield _of_run(
             rule,
-            f"Importing {package} takes {format_share(share)} of the run, and it is hardly used",
+            f"Importing {package} takes {format_share(share)} of the run, and it is hardly seen at "
+            "work",
             {"file": file, "line": line},
             wall_s,
             share,
             {"package": package, "used_s": used[package]},
             f"Import the module of {package} alone that is needed, or do without it: it takes "
-            f"{format_seconds(wall_s)}, and the rest of the run spends "
-            f"{format_seconds(used[package])} in it.",
+            f"{format_seconds(wall_s)}, and its Python functions take "
+            f"{format_seconds(used[package])} of what the watch saw of the rest.",
         )
 
 
@@ -308,7 +310,9 @@ def _sampled_starts(recorded: Recorded) -> tuple[int, float, list[Frame]]:
     kinds = {number: _of_workers(stack) for number, stack in seen.stacks.items()}
     samples = [each for each in seen.samples if kinds.get(each.stack)]
     begun = [each for each in samples if kinds[each.stack] == "start"]
-    gaps = (later.t_s - before.t_s for before, later in pairwise(begun))
+    # A sample's weight is the watched time before it.
+    times = ((each.t_s - each.weight * WATCH_INTERVAL_S, each.t_s) for each in begun)
+    gaps = (since - over for (_, over), (since, _) in pairwise(times))
     starts = bool(begun) + sum(gap > _APART_S for gap in gaps)
     frames = [frame for each in begun for frame in seen.own(seen.stacks[each.stack])[-1:]]
     return starts, sum(each.weight for each in samples) * WATCH_INTERVAL_S, frames

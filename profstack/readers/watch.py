@@ -416,10 +416,15 @@ class Sampler(guard.ForkSafeThread):
         collecting = self._gc.isenabled()
         self._gc.disable()
         now, began = _perf_counter(), self._began
-        is_late = began is not None and now - began() > self._overdue_s
+        try:
+            is_late = began is not None and now - began() > self._overdue_s
+        except IndexError:
+            # The slice ended meanwhile, and its steps are being forgotten.
+            is_late = False
+        finally:
+            if collecting:
+                self._gc.enable()
         self._overdue = is_late and not _is_profiled()
-        if collecting:
-            self._gc.enable()
         if self._overdue and not looked_at:
             # What came before was not watched.
             self._since = now

@@ -1,6 +1,5 @@
 """Facts about models: names, wrappers, losses, parameters, and live objects by class."""
 
-import gc
 import sys
 import threading
 from types import SimpleNamespace
@@ -10,9 +9,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from profstack import models
-from profstack.guard import CollectorOff
 from profstack.models import (
-    LiveObjects,
     class_name,
     direct_instances,
     in_training,
@@ -97,33 +94,6 @@ def test_subclasses_are_found_each_object_once_and_nothing_is_asked():
     found = [id(each) for each in instances_of(nn.Module, nn.Linear, torch.Tensor)]
     assert len(found) == len(set(found))
     assert {id(model), id(model.weight), id(model.bias)} <= set(found)
-
-
-def test_new_objects_are_found_among_the_young_ones_until_the_collector_moves_them(monkeypatch):
-    class Base:
-        pass
-
-    visits = []
-
-    def visit(*bases, generations=(None,)):
-        visits.append(generations)
-        return instances_of(*bases, generations=generations)
-
-    monkeypatch.setattr("profstack.models.instances_of", visit)
-    gc.collect()
-    older, live = [Base(), Base()], LiveObjects(Base)
-    gc.collect()
-    with CollectorOff():
-        for change in (
-            lambda: None,
-            lambda: older.append(Base()),
-            lambda: older.pop(0),
-            gc.collect,
-        ):
-            change()
-            assert live.found() == instances_of(Base)
-    # The last look among the young ones came too late.
-    assert visits == [(None,), (0, 1), (0, 1), (0, 1), (None,)]
 
 
 def test_another_threads_tuples_are_left_alone():

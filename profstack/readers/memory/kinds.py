@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from profstack.guard import is_scripts
-from profstack.models import LiveObjects
+from profstack.models import instances_of
 from profstack.readers.device_gaps import at
 from profstack.readers.memory.blocks import Blocks
 from profstack.readers.torchtrace.attribution import Attribution
@@ -301,19 +301,15 @@ class Alive:
     # Tensors whose memory could not be found, and those that were too many.
     unread: int = 0
     left_out: int = 0
-    objects: LiveObjects | None = None
 
 
-def find_alive(*, watched: bool = False, since: Alive | None = None) -> Alive:
-    """Find all blocks of live tensors; with `watched` those of the CPU record their release.
-
-    After an earlier visit, `since`, only what is new is looked for, where that is enough.
-    """
+def find_alive(*, watched: bool = False) -> Alive:
+    """Find all blocks of live tensors; with `watched` those of the CPU record their release."""
     torch = sys.modules["torch"]
     cuda: Any = torch.cuda
     # No mode or subclass of the script may see the calls.
     with torch._C.DisableTorchFunction():
-        alive = _Walk(torch, watched, None if since is None else since.objects).found()
+        alive = _Walk(torch, watched).found()
         for number in range(cuda.device_count() if cuda.is_initialized() else 0):
             if total := cuda.memory_allocated(number):
                 alive.totals[f"cuda:{number}"] = total
@@ -323,12 +319,12 @@ def find_alive(*, watched: bool = False, since: Alive | None = None) -> Alive:
 class _Walk:
     """A visit of all live objects."""
 
-    def __init__(self, torch: Any, watched: bool, objects: LiveObjects | None) -> None:
+    def __init__(self, torch: Any, watched: bool) -> None:
         self._torch, self._watched = torch, watched
         self._bases = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
         self._base = torch._C.TensorBase
         self._address = torch._C._data_address
-        self._alive = Alive(objects=objects or LiveObjects(*self._bases))
+        self._alive = Alive()
         # By identity of a parameter, while the walk holds it: the modules it belongs to.
         self._holders: dict[int, list[weakref.ref[Any]]] = {}
 
@@ -361,8 +357,7 @@ class _Walk:
 
     def _by_type(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Return all live modules, optimizers and tensors, in order of age."""
-        assert self._alive.objects is not None
-        ours = self._alive.objects.found()
+        ours = instances_of(*self._bases)
         modules, optimizers, tensors = (
             [thing for thing in ours if issubclass(type(thing), base)] for base in self._bases
         )

@@ -254,7 +254,7 @@ class MemoryOwners:
         before, self._before = self._before, None
         if before is not None:
             with Guard(failed=self._fail):
-                return _tables(before, kinds.find_alive(since=before), results, owned, step)
+                return _tables(before, kinds.find_alive(), results, owned, step)
         return {}, [("no-memory-owners", f"no owners of memory: {self._problem}")]
 
     def _fail(self, error: BaseException) -> None:

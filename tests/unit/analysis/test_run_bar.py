@@ -118,6 +118,8 @@ def test_an_overdue_step_is_of_what_its_samples_say(made):
     (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
     ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
     ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
+    (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), LOADER), None, "other"),
+    (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
     ((SCRIPT, 3, "plots"), 1, "other"), (FORWARD, 1, "evaluation"), (EVALUATE, None, "evaluation"),
     ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
     (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
@@ -128,7 +130,8 @@ def test_an_overdue_step_is_of_what_its_samples_say(made):
 def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     made.sample(0.1, MAIN, STEP, weight=9)
     made.begins("clean", [0.02] * 5)
-    made.sample(made.now + 0.1, MAIN, stack, weight=4, evaluating=evaluating)
+    stacks = stack if isinstance(stack[0], tuple) else (stack,)
+    made.sample(made.now + 0.1, MAIN, *stacks, weight=4, evaluating=evaluating)
     end = made.now + 3.0
     found = parts_of(made, end + 0.5, [end, end])
     assert found[owner]["wall_s"] == pytest.approx(3.0 + 0.5 * (owner[:5] == "start"), abs=0.002)

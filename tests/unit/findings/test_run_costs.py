@@ -118,9 +118,9 @@ def test_starts_of_workers_count_by_the_gaps_between_their_samples(
     made.even(200)
     for number in range(starts):
         # Two samples of one start are less than 0.1 s apart; the workers end before the next.
-        made.samples(1.0 + 0.5 * number, (0.0, weight, 0, MAIN, FIT, BEGIN))
-        made.samples(1.0 + 0.5 * number, (0.09, 1, 0, MAIN, FIT, BEGIN), (0.2, 0.9, 0, MAIN, END))
-        made.samples(1.0 + 0.5 * number, (0.3, 50, 0, MAIN, FIT))
+        made.samples(1.0 + number, (0.0, weight, 0, MAIN, FIT, BEGIN))
+        made.samples(1.0 + number, (0.09, 1, 0, MAIN, FIT, BEGIN), (0.2, 0.9, 0, MAIN, END))
+        made.samples(1.0 + number, (0.3, 50, 0, MAIN, FIT))
     recorded = made.recorded()
     rows = [{"part": "steps", "wall_s": run_s, "share": 1.0, "functions": []}]
     report = report_of(parts={"run_bar": rows, "step": {"count": 200}, "watch": {}})

@@ -139,6 +139,10 @@ def test_a_pause_that_looks_out_samples_overdue_steps_alone(sampler):
     assert 0.03 < sum(row["weight"] for row in rows) * WATCH_INTERVAL_S <= over + 0.1
     assert {stack(frames, row["frame"])[0] for row in rows} <= {"busy", "<lambda>"}
     assert {row["overdue"] for row in weighed(watched(sampler)[1])} == {None}
+    # The engine may forget its steps while it is asked.
+    sampler.look_out([].pop, overdue_s)
+    time.sleep(0.15)
+    assert (gc.isenabled(), sampler.failure) == (True, None)
     sampler.look_out(lambda: 0.0, overdue_s)
     sampler.pause()
     sampler.flush()

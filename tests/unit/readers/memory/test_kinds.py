@@ -1,6 +1,7 @@
 """The kinds of memory of what steps do, and tensors of all sorts that are found alive."""
 
 import sys
+import weakref
 
 import pytest
 import torch
@@ -162,6 +163,13 @@ def test_tensors_of_all_sorts_are_found_and_not_touched():
     # Looked at, it would have become a copy.
     assert torch._C._is_cow_tensor(copied)
     assert (found.unread, found.left_out, found.totals) == (0, 0, {})
+
+
+def test_the_scripts_tensors_get_no_weak_references_which_swapping_them_forbids():
+    net = torch.nn.Linear(3, 2)
+    alive = find_alive(watched=True)
+    assert alive.blocks
+    assert [weakref.getweakrefcount(each) for each in net.parameters()] == [0, 0]
 
 
 def test_kinds_of_what_modules_and_optimizers_hold():
