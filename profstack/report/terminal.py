@@ -340,7 +340,7 @@ _EVIDENCE = frozenset(
 )
 # Characters of advice under the first finding: its first sentence may only say where, the next
 # one what to do.
-_ADVICE = 200
+_ADVICE = 150
 _STYLES = {"high": "bold red", "medium": "yellow"}
 _INDENTS = "   ", "   "
 

@@ -74,8 +74,8 @@ LIMITS = rules.IMPORT_SAMPLES, rules.IMPORT_USED
 
 @cases(
     "weight run_s used later is_found",
-    (100, 10.0, 0.05, 10, True), (99, 9.9, 0.05, 10, False), (100, 10.1, 0.05, 10, False),
-    (100, 10.0, 0.06, 10, False), (100, 10.0, 0.05, 9, False),
+    (300, 30.0, 0.15, 10, True), (299, 29.9, 0.14, 10, False), (300, 30.1, 0.15, 10, False),
+    (300, 30.0, 0.16, 10, False), (300, 30.0, 0.15, 9, False),
 )  # fmt: skip
 def test_an_import_counts_where_it_is_long_and_hardly_used(
     tmp_path, weight, run_s, used, later, is_found
