@@ -51,7 +51,7 @@ def _without_cache(report: Report) -> Iterator[Finding]:
         return
     yield reading.finding(
         rules.NO_KV_CACHE,
-        f"Each of {made['new_tokens']:.0f} new tokens is computed with all before it",
+        f"Each of {made['new_tokens']:.0f} new tokens computes all before it again",
         severity="high",
         gain_reason="what one token alone takes was not seen",
         evidence=[
@@ -96,7 +96,7 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
     gain_s = min(slope * (lengths - 1), step_s) if step_s and is_known else None
     yield reading.finding(
         rules.NO_KV_CACHE,
-        "Each new token is computed with all before it: the input grows by one token a call",
+        "Each new token computes all before it again: the input grows by one token a call",
         severity="high",
         gain_s=gain_s,
         gain_reason="the times of calls that nothing observed do not tell what a token takes: they "
@@ -114,7 +114,7 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
             }
         ],
         advice="Keep keys and values of earlier tokens (a key-value cache) and give the model the "
-        "new token alone; of transformers' models generate(use_cache=True) does so.",
+        "new token alone. A model of transformers does so in generate(use_cache=True).",
     )
 
 

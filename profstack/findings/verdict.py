@@ -191,7 +191,7 @@ def _add_loading(measure: Measure, report: Report) -> None:
     if first is not None and not 0 < first[2] < _LEAST_LOADING:
         measure.place, measure.name, _ = first
     elif report["processes"]["workers"] and (parts := names.parts_by_text(report)):
-        measure.made_by = f", which workers make by {' and '.join(parts)}"
+        measure.made_by = f", made in DataLoader workers by {' and '.join(parts)}"
 
 
 def _name_region(measure: Measure, report: Report, median_s: float) -> None:
