@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from profstack.analysis.benchmark import relative_half_width
 from profstack.code_owner import place_words
 from profstack.findings import rules
 from profstack.storage.schema.report import Finding, Report, VerdictSlug
@@ -90,6 +91,18 @@ def _step_share(found: Finding) -> float | None:
     """Return the share of the step that a finding is about, where its evidence says it."""
     share = next((row["step_share"] for row in found["evidence"] if "step_share" in row), None)
     return share if isinstance(share, float) else None
+
+
+def sureness_words(report: Report) -> str | None:
+    """Return how sure the verdict's cause is, and why it is no surer; None without a verdict."""
+    verdict = report.get("verdict")
+    # Reports of older versions have none.
+    sureness = verdict.get("sureness") if verdict else None
+    if sureness is None:
+        return None
+    half = relative_half_width(report["benchmark"])
+    is_rough = half is None or half > rules.SHOWN_INTERVAL
+    return rules.ROUGH if sureness == "likely" and is_rough else rules.SURENESS[sureness]
 
 
 def lever_of(report: Report) -> Lever | None:

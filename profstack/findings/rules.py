@@ -472,10 +472,11 @@ TITLES: dict[VerdictSlug, str] = {
 # What a verdict's sureness means to a reader.
 SURENESS: dict[Sureness, str] = {
     "certain": "How sure: certain. The cause is well beyond the noise of this run.",
-    "likely": "How sure: likely. The run is short or noisy, or another cause weighs nearly as "
-    "much.",
+    "likely": "How sure: likely. Another cause weighs nearly as much, or it is near its limit.",
     "hint": "How sure: a hint. No single cause stands out in this run.",
 }
+# Of a likely one where the step's time itself is not known well.
+ROUGH = "How sure: likely. The step's time is rough: the run is short, or the machine was busy."
 
 
 # -----------------------------------------------------------------------------

@@ -205,14 +205,14 @@ class Overview:
 
 def overview_page(report: Report) -> Overview:
     """Return the overview of a report, with the rules of the findings and of the verdicts."""
-    from profstack.findings.rules import OTHERS, RULES, SURENESS, TITLES, VERDICT_RULES
+    from profstack.findings.next_step import sureness_words
+    from profstack.findings.rules import OTHERS, RULES, TITLES, VERDICT_RULES
 
     verdicts = {
         rule.slug: f"{rule.measure} The verdict from {100 * rule.threshold:.0f} % of the step on."
         for rule in VERDICT_RULES
     }
     texts = (verdicts | OTHERS).items()
-    judged = report.get("verdict")
     return Overview(
         run_bar=report.get("run_bar") or [],
         run_bar_reason=report.get("run_bar_reason"),
@@ -221,7 +221,7 @@ def overview_page(report: Report) -> Overview:
         work=_work(report),
         tops=_tops(report),
         accounts=step_accounts(report),
-        sureness=SURENESS[judged["sureness"]] if judged and judged.get("sureness") else None,
+        sureness=sureness_words(report),
         labels=LABELS,
         rules=[{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES],
         verdicts=[{"slug": slug, "title": TITLES[slug], "rule": rule} for slug, rule in texts],

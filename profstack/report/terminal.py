@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profstack.code_owner import at_line, place_words
-from profstack.findings.next_step import first_sentences
-from profstack.findings.rules import SURENESS
+from profstack.findings.next_step import first_sentences, sureness_words
 from profstack.report.bench_page import is_measured
 from profstack.report.overview import step_point
 from profstack.report.page_tables import MOST_ROWS, compact
@@ -357,8 +356,8 @@ def _print_verdict(screen: Screen, report: Report) -> None:
             screen.line((head, "bold reverse"), (f" {rest}", "bold"))
     if verdict.get("action"):
         screen.paragraph(f"next: {verdict['action']}")
-    if sureness := verdict.get("sureness"):
-        screen.paragraph(SURENESS[sureness])
+    if words := sureness_words(report):
+        screen.paragraph(words)
 
 
 def _drawn_parts(report: Report) -> list[StepBarPart]:

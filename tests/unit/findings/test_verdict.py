@@ -8,6 +8,7 @@ import pytest
 from profstack.analysis.call_sites import CallSite
 from profstack.findings import reading, rules
 from profstack.findings import verdict as module
+from profstack.findings.next_step import sureness_words
 from profstack.findings.rules import VERDICT_RULES
 from profstack.findings.step_bar import DeviceCut
 from profstack.findings.step_cut import Cut, IoTime
@@ -293,6 +294,11 @@ def test_a_verdict_is_certain_beyond_the_noise_of_the_run(wait, low, high, suren
     found = judged(cut_of(wait=wait), ci95_low_s=low, ci95_high_s=high)
     assert found["sureness"] == sureness
     assert (found["action"] == VERDICT_RULES[0].remedy) is (sureness != "hint")
+    known = {"ci95_low_s": low, "ci95_high_s": high}
+    told = sureness_words(report_of(parts={"verdict": found, "benchmark": known}))
+    is_rough = (low, high) != (9 * MS, 10.9 * MS)
+    is_rough &= sureness == "likely"
+    assert told == (rules.ROUGH if is_rough else rules.SURENESS[sureness])
 
 
 def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow():
