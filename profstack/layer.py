@@ -269,6 +269,9 @@ class Wrapper(ABC):
         `began` returns when the step in progress began, by `perf_counter`, on any thread.
         """
 
+    def give_way(self) -> None:  # noqa: B027  # most wrappers are unseen by profilers
+        """Leave the slice in progress: the script's own torch.profiler is about to begin."""
+
     def flush(self) -> SliceData:
         """Return what a `background` layer has seen since the last call."""
         return SliceData()

@@ -30,11 +30,14 @@ from profstack.layer import LISTENED, Description, Listener, Mode, SliceContext,
 from profstack.readers.flops import model_copies
 from profstack.readers.flops.counting import COMPILED, Count, CountedStep, Owner, count_row
 from profstack.readers.flops.flops_profiler import FencedFlopsProfiler
+from profstack.readers.torchtrace.bounds import OtherProfilers
 from profstack.storage.schema.column import Record
 from profstack.storage.vocabulary import NO_OPERATIONS
 
 COUNTER = "FlopCounterMode"
 CHECK = "check"
+
+PROFILED = "the script uses torch.profiler itself"
 
 
 class FlopsWrapper(Wrapper):
@@ -85,6 +88,9 @@ class FlopsWrapper(Wrapper):
             return None if model_copies.installed() else _why_no_check(FencedFlopsProfiler())
         import torch
 
+        if OtherProfilers.any_active or torch._C._autograd._profiler_enabled():
+            # It would record every operator twice.
+            return PROFILED
         if torch._C._len_torch_dispatch_stack():
             return "the script uses a dispatch mode of its own"
         return None
@@ -119,6 +125,12 @@ class FlopsWrapper(Wrapper):
         """Also take off a mode that a slice left because it ended inside an operator."""
         self.stop()
         self._ended = None
+
+    def give_way(self) -> None:
+        """Take the mode off before the script's own profiler records what it does."""
+        if self._count is not None and self._count.on:
+            self._count.gave_way = PROFILED
+            self._count.end()
 
     def abandon(self) -> None:
         """Stop, and drop the slice: its step belongs to the parent."""

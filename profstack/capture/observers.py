@@ -291,6 +291,9 @@ class Observers:
 
     def _gave_way(self) -> None:
         self.on_give_way()
+        for state, wrapper in self._running(active=True):
+            with self.log.guard(state):
+                wrapper.give_way()
 
     def start(self, planned: SlicePlan, index: int, steps: int | None, first_step: int = 0) -> bool:
         """Switch the slice's observers on; return false when none of them could be."""

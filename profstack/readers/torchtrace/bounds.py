@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat, takewhile
-from typing import Any
+from typing import Any, ClassVar
 
 from profstack.guard import WorkerThread, has_compiled, is_scripts, replace
 from profstack.readers.torchtrace.events import HostEvents, has_python_calls
@@ -296,6 +296,9 @@ class OtherProfilers:
     `give_way` is called before the script's profiler is, and must raise no error of profstack's.
     """
 
+    # The same for layers that do not watch it themselves.
+    any_active: ClassVar[bool] = False
+
     def __init__(self, give_way: Callable[[], None]) -> None:
         self.active = False
         self._give_way = give_way
@@ -309,7 +312,7 @@ class OtherProfilers:
             @functools.wraps(original)
             def call(*args: Any, **kwargs: Any) -> Any:
                 if not self._own_call:
-                    self.active = active
+                    self.active = OtherProfilers.any_active = active
                     if active:
                         self._give_way()
                 return original(*args, **kwargs)
@@ -321,6 +324,7 @@ class OtherProfilers:
 
     def close(self) -> None:
         """Put the original functions back."""
+        OtherProfilers.any_active = False
         while self._restore:
             self._restore.pop()()
 
