@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from profstack.layer import SliceContext
 from profstack.readers.flops.counting import COMPILED, CountedStep
+from profstack.readers.torchtrace.bounds import OtherProfilers
 from profstack.storage.vocabulary import OPTIMIZER
 from profstack.wrappers import flops as flops_layer
 from profstack.wrappers.flops import CHECK, FlopsWrapper
@@ -82,6 +83,23 @@ def test_a_dispatch_mode_of_the_script_and_compiled_code_have_precedence(monkeyp
     assert [wrapper.busy_reason(mode) for mode in ("count", CHECK)] == [COMPILED] * 2
     taken = wrapper.take([0.0, 1.0], {})
     assert (taken.frames, taken.notes) == ({}, [("gave-way", COMPILED)])
+
+
+def test_a_profiler_of_the_scripts_own_records_no_counting(monkeypatch):
+    wrapper = begun()
+    assert depth() == 1
+    wrapper.give_way()
+    assert depth() == 0
+    torch.mm(X, X.T)
+    ((slug, reason),) = wrapper.take([0.0, 1.0], {}).notes
+    assert (slug, "torch.profiler" in reason, wrapper.busy_reason("count")) == (
+        "gave-way", True, None,
+    )  # fmt: skip
+    monkeypatch.setattr(OtherProfilers, "any_active", True)
+    assert wrapper.busy_reason("count") == reason
+    monkeypatch.undo()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert wrapper.busy_reason("count") == reason
 
 
 def test_the_check_counts_the_same_forward_and_says_what_to_install(monkeypatch):
