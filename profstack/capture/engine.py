@@ -191,21 +191,21 @@ class Limits:
     """Knows which limit is reached, and how often the script was asked to end.
 
     `max_steps` and `max_seconds` are None for no limit; seconds count from the making of this
-    object, when torch was imported. With `by_plan` the run is over when its plan is
-    (`plan_is_over`).
+    object, when torch was imported. With `by_plan`, a word for why, the run is over when its plan
+    is (`plan_is_over`).
     """
 
     max_steps: int | None = None
     max_seconds: float | None = None
-    by_plan: bool = False
+    by_plan: str | None = None
     plan_is_over: bool = False
     asked: int = 0
     began: float = field(default_factory=time.perf_counter)
 
     def reached(self, steps: int) -> str | None:
-        """Return `max_steps`, `max_seconds`, `nsys`, or None while the run may go on."""
-        if self.by_plan and self.plan_is_over:
-            return "nsys"
+        """Return `max_steps`, `max_seconds`, `by_plan`, or None while the run may go on."""
+        if self.by_plan is not None and self.plan_is_over:
+            return self.by_plan
         if self.max_steps is not None and steps >= self.max_steps:
             return "max_steps"
         if self.max_seconds is not None and time.perf_counter() - self.began >= self.max_seconds:

@@ -113,6 +113,27 @@ def plan(layers: list[LayerMode], targets: Targets, shared: Observing = ()) -> I
     yield watch(last)
 
 
+# Layers and modes of a run that counts: those that see a step one by one, and those of all steps.
+_ONE_BY_ONE = ("torch", "detail")
+_TOGETHER = (("cprofile", "timed"), ("torch", "lines"))
+
+
+def counting_plan(targets: Targets, *, warmup: int, steps: int) -> Iterator[SlicePlan]:
+    """Yield the slices of a run that counts what steps do: every layer sees `steps` steps.
+
+    The numbers of the observed steps depend on nothing but the arguments. `warmup` steps go by
+    before them, in which memory is taken and code compiled.
+    """
+    yield SlicePlan("settle", (), 1, warmup)
+    for _ in range(steps):
+        yield SlicePlan(_ONE_BY_ONE[0], (_ONE_BY_ONE,), 2, 1)
+        yield settle(targets, 2)
+    for observer in _TOGETHER:
+        yield SlicePlan(observer[0], (observer,), 2, steps)
+        yield settle(targets, 2)
+    yield watch(2)
+
+
 def watch(number: int) -> SlicePlan:
     """Return the open-ended slice that nothing observes: its steps are only counted."""
     return SlicePlan("watch", (), number, 1, float("inf"))
