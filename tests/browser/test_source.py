@@ -188,6 +188,5 @@ def test_files_are_chosen_and_lines_are_found(lab):
 def test_a_narrow_window_has_one_column(lab):
     lab.view(PAGE, "source")
     lab.js("(window.ownWidth = Object.getOwnPropertyDescriptor(window, 'innerWidth'), 0)")
-    narrow = snippet("narrow_window")
-    assert lab.values(narrow, [699, 700]) == [3, 7]
+    assert lab.values(snippet("narrow_window"), [699, 700]) == [3, 7]
     lab.js("(Object.defineProperty(window, 'innerWidth', ownWidth), 0)")

@@ -367,8 +367,7 @@ def test_arrows_walk_through_a_tree(lab):
 
 
 def test_a_long_tree_is_drawn_a_stretch_at_a_time(lab):
-    nodes = [(f"n{at:03}", at, []) for at in range(1, 451)]
-    grow(lab, "{}", nodes)
+    grow(lab, "{}", [(f"n{at:03}", at, []) for at in range(1, 451)])
     left = "[...box.querySelectorAll('.left-out')].map((one) => one.textContent.slice(0, 15))"
     again = "spec.table.total = 500, box.replaceChildren(), T.table.makeTree(box, spec)"
     steps = [

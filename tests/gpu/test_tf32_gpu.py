@@ -26,5 +26,4 @@ print(json.dumps(device_facts(torch)))
 def test_the_choice_is_read(tmp_path, chosen, products, convolutions):
     facts = json.loads(python(tmp_path, "-c", _ASK.format(chosen=chosen)))
     assert facts["gpu"]
-    expected = ["cuda", products, convolutions]
-    assert of(facts, "device tf32_products tf32_convolutions") == expected
+    assert of(facts, "device tf32_products tf32_convolutions") == ["cuda", products, convolutions]

@@ -34,8 +34,7 @@ def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("training")
     (folder / "script.py").write_text(TRAINING)
     words = ("run", "-q", "--layers", "flops,memory", "--memory-by", "memory_profiler")
-    done = run_python("-m", "profstack", *words, "-o", "out", "script.py", cwd=folder)
-    assert done.stdout == ""
+    assert run_python("-m", "profstack", *words, "-o", "out", "script.py", cwd=folder).stdout == ""
     return lambda query: rows_of(folder / "out", query)
 
 

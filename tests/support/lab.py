@@ -96,13 +96,11 @@ class Lab:
 
     def check(self, function: str, table: Mapping[Any, Any]) -> None:
         """Compare what a function gives with what is expected of each case."""
-        found = dict(zip(table, self.values(function, table), strict=True))
-        assert found == dict(table)
+        assert dict(zip(table, self.values(function, table), strict=True)) == dict(table)
 
     def draw(self, page: Mapping[str, Any], draws: str, *selectors: str) -> list[str]:
         """Draw with functions (a JavaScript list) and tell the elements of these selectors."""
-        lines = self.js(f"lab.draw({json.dumps(page)}, [{draws}], {json.dumps(selectors)})")
-        return sound(lines)
+        return sound(self.js(f"lab.draw({json.dumps(page)}, [{draws}], {json.dumps(selectors)})"))
 
     def view(self, page: Mapping[str, Any], script: str, name: str = "") -> list[str]:
         """Draw all parts of a script's view and tell them."""
@@ -189,6 +187,5 @@ def changed(page: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     found = copy.deepcopy(dict(page))
     for way, value in values.items():
         *outer, last = way.split("__")
-        place = functools.reduce(lambda at, name: at[name], outer, found)
-        place[last] = value
+        functools.reduce(lambda at, name: at[name], outer, found)[last] = value
     return found

@@ -193,8 +193,7 @@ class Run:
 
     def finish(self, *, ended=True, run=None):
         if ended:
-            counts = {self.phase: self.steps}
-            self.writer.facts({"counts_by_phase": counts, "recording_ended": 1.0})
+            self.writer.facts({"counts_by_phase": {self.phase: self.steps}, "recording_ended": 1.0})
         self.writer.close()
         ran = {"id": "x", "exit_code": 0, "signal": None}
         facts = {"script": "train.py", "argv": ["train.py", "--size", "a b"], "run": ran}

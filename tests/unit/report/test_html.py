@@ -15,10 +15,11 @@ import pytest
 from profstack.errors import RecordingError
 from profstack.report import html
 from profstack.report.page import prepare
-from tests.support.bench_reports import bare, bench_of_hostile_names, samples
-from tests.support.full_report import full, full_of_hostile_names
+from tests.support.bench_reports import bare, bench, samples
+from tests.support.full_report import full
 from tests.support.large_report import large
 from tests.support.reports import HOSTILE, build, hostile
+from tests.support.whole_report import whole
 
 
 def data_of(page):
@@ -47,9 +48,9 @@ def test_tables_are_compressed_and_the_overview_is_plain():
     assert inflated(html.packed_text("é\udce9")) == "é?".encode()
 
 
-@pytest.mark.parametrize("make", [hostile, full_of_hostile_names, bench_of_hostile_names])
+@pytest.mark.parametrize("make", [whole, bench])
 def test_hostile_names_are_data_and_never_markup(make):
-    page = html.render(make())
+    page = html.render(hostile(make()))
     assert (HOSTILE in page, "<img" in page) == (False, False)
     assert page.count("</script>") == len(re.findall(r"<script[ >]", page))
     assert HOSTILE in json.dumps(data_of(page), ensure_ascii=False).replace('\\"', '"')
@@ -155,10 +156,10 @@ def test_the_library_is_the_packages_file_under_its_hash(unread):
     library = html.library()
     # The package itself is not imported.
     assert "plotly" not in sys.modules
-    whole = inflated(library.text)
+    text = inflated(library.text)
     listed = distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
-    assert whole == Path(str(listed)).read_bytes()
-    digest = base64.b64encode(hashlib.sha256(whole).digest()).decode()
+    assert text == Path(str(listed)).read_bytes()
+    digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
     assert library.digest == f"sha256-{digest}"
     for said in ("plotly.js v", "Plotly, Inc", "MIT license"):
         assert said in library.notice
