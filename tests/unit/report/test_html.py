@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import random
 import re
 import stat
 import sys
@@ -17,8 +18,7 @@ from profstack.report import html
 from profstack.report.page import prepare
 from tests.support.bench_reports import bare, bench, samples
 from tests.support.full_report import full
-from tests.support.large_report import large
-from tests.support.reports import HOSTILE, build, hostile
+from tests.support.reports import HOSTILE, build, hostile, records
 from tests.support.whole_report import whole
 
 
@@ -75,11 +75,29 @@ def test_the_page_loads_nothing_and_runs_its_own_scripts_alone():
     assert "<title>train.py - profstack</title>" in page
 
 
+def large():
+    """The report with thousands of other rows in what grows with a program; few take much."""
+    report, chance = whole(), random.Random(3)
+    tables = report["tables"]
+    counts = {"modules": 3_000, "operators": 3_000, "kernels": 3_000, "functions": 8_000}
+    for table, count in {**counts, "lines": 800}.items():
+        like, rows = tables[table][0], []
+        for at in range(1, count):
+            names = {key: f"{like[key]}.{at}" for key in ("path", "name", "source") if key in like}
+            times = {key: chance.random() / at for key in like if key.endswith("_s") and like[key]}
+            rows.append({**like, **names, **times})
+        tables[table] += rows
+    labels = ["{file}:{line}({name})".format(**each) for each in tables["functions"]]
+    edges = ((chance.choice(labels[: at + 1]), label) for at, label in enumerate(labels))
+    tables["calls"] += records("calls", "caller callee", edges, calls=1.0, self_s=0.1, total_s=0.2)
+    return report
+
+
 def test_pages_are_small_however_large_the_run():
     ordinary = len(html.render(full()).encode())
     # The charts' library is most of it.
     assert ordinary < 3_000_000
-    assert len(html.render(large(3_000, 8_000, 3_000)).encode()) < ordinary + 2_000_000
+    assert len(html.render(large()).encode()) < ordinary + 550_000
     report = build(watched_steps=20_000)
     function = report["tables"]["functions"][0]
     report["tables"]["functions"] = [{**function, "name": f"f{at}"} for at in range(30_000)]
