@@ -91,8 +91,6 @@ RUN_FACTS = {
     "started_at": "2025-11-20T22:30:41.123456+00:00", "duration_s": 61.0, "exit_code": None,
     "signal": "SIGINT", "stopped_by": "time", "world_size": 2, "rank": 1, "id": "r-1",
 }  # fmt: skip
-
-
 TOLD = """
 command: train.py --epochs 3 --lr 0.001
 started: 2025-11-20 22:30:41 UTC

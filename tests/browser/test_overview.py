@@ -5,8 +5,6 @@ import pytest
 from tests.support.lab import changed, run_page
 
 RUN = run_page()
-
-
 _HEADER = "(page) => { T.dom.byId('status').replaceChildren(); T.overview.drawHeader(page.facts); }"
 ENDS = {
     "signal SIGINT": {"signal": "SIGINT", "exit_code": 1, "finished_at": "x"},

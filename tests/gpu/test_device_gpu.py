@@ -8,7 +8,6 @@ from tests.support.gpu_programs import NEEDS_GPU, module, program, python, repor
 from tests.support.tables import cases
 
 pytestmark = NEEDS_GPU
-
 WIDTH = 2048
 WEIGHTS = 2 * (WIDTH * WIDTH + WIDTH) * 4
 

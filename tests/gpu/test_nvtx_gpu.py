@@ -14,14 +14,12 @@ from tests.support.processes import clean_environment
 from tests.support.tables import cases
 
 pytestmark = NEEDS_GPU
-
 _COUNTED = """
 import json
 import pathlib
 import torch
 from profstack.layer import SliceContext
 from profstack.wrappers.nvtx import NvtxWrapper
-
 {first}
 calls = []
 import torch.cuda.profiler as profiler

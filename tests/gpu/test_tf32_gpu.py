@@ -6,7 +6,6 @@ from tests.support.gpu_programs import NEEDS_GPU, python
 from tests.support.tables import cases, of
 
 pytestmark = NEEDS_GPU
-
 _ASK = """
 import json
 import torch

@@ -37,7 +37,6 @@ MAY_IMPORT = {
     "commands": f"profstack {_JUDGE} readers capture report recording launch bench session",
     "__main__": "commands",
 }
-
 # They run where torch may be missing, or before the script's process imports it.
 _PLACES = "storage analysis findings report recording commands readers.nsys launch.process"
 _PLACES += " launch.target launch.progress launch.second_run"

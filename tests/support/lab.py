@@ -182,6 +182,21 @@ def bench_page() -> dict[str, Any]:
     return page_of(bench())
 
 
+def records_of(page: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The rows of a table of the page, with their columns."""
+    table = page["tables"][name]
+    keys = [column["key"] for column in table["columns"]]
+    return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
+
+
+def with_rows(
+    page: Mapping[str, Any], name: str, records: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A table of the page with these rows instead: what they leave out is null."""
+    keys = [column["key"] for column in page["tables"][name]["columns"]]
+    return page["tables"][name] | {"rows": [[one.get(key) for key in keys] for one in records]}
+
+
 def changed(page: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     """A copy with some parts changed: `facts__step__n=3` for page["facts"]["step"]["n"]."""
     found = copy.deepcopy(dict(page))

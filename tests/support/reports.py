@@ -15,7 +15,6 @@ from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS
 from tests.support.made_up import made_up
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
-
 _LAYERS = ("torch", "cprofile")
 _MADE = made_up("reports")
 FUNCTIONS = _MADE["functions"]
