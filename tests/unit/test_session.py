@@ -115,6 +115,8 @@ def test_clean_steps_alone_that_wait_for_the_device(training, tmp_path):
     report = opened.recording.to_dict()
     assert (report["layers"], report["benchmark"]["mode"]) == ([], "synchronised")
     assert opened.report(tmp_path).read_text("utf-8").startswith("<!doctype html>")
+    kept = opened.recording.folder / "logs" / "peaks.json"
+    assert (report["environment"]["device"], kept.is_file()) == ("cpu", True)
     with pytest.raises(UsageError, match=r"not a Linear; with Session\(\"name\"\)"):
         Session(torch.nn.Linear(1, 1))
 
@@ -243,7 +245,7 @@ class OwnError(Exception):
 
 
 @pytest.mark.parametrize("place", ["body", "loader", "run", "decorated"])
-def test_an_error_passes_untouched_and_the_recording_is_closed(training, place):
+def test_an_error_passes_untouched_and_the_recording_is_closed(training, place, capsys):
     error, opened = OwnError(place), session()
 
     def items():
@@ -271,7 +273,7 @@ def test_an_error_passes_untouched_and_the_recording_is_closed(training, place):
     assert caught.value is error
     found = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     assert place == "decorated" or found == {__file__}
-    assert facts(opened)["uncaught"] == "OwnError"
+    assert (facts(opened)["uncaught"], capsys.readouterr().err) == ("OwnError", "")
     assert counts(opened) == {"train": 12 if place == "loader" else 11}
 
 
