@@ -347,8 +347,7 @@ def test_a_forked_process_is_not_measured(training):
     assert counts(opened) == {"train": 30}
 
 
-def test_regions_become_nvtx_ranges_and_a_profiler_of_the_programs_own_sees_none(training):
-    seen = []
+def test_regions_become_nvtx_ranges(training):
     with session(layers=["nvtx"]) as opened, region("outer"):
         for _ in opened.steps(range(40)):
             with region("update"):
@@ -357,17 +356,6 @@ def test_regions_become_nvtx_ranges_and_a_profiler_of_the_programs_own_sees_none
     calls = {row["name"]: row["calls"] for row in ranges if row["kind"] == "region"}
     # What is open all the time is told of once in each slice.
     assert (calls["outer/update"], 0 < calls["outer"] <= 1.0) == (1.0, True)
-    with session(layers=["torch"]) as opened:
-        for number in opened.steps(range(40)):
-            with region("outer"):
-                if number % 3:
-                    training.train()
-                    continue
-                with torch.profiler.profile(acc_events=True) as own, region("inner"):
-                    training.train()
-                seen += [event.name for event in own.events()]
-    assert ("aten::addmm" in seen, any("profstack" in name for name in seen)) == (True, False)
-    assert (bool(notes(opened, "gave-way")), counts(opened)) == (True, {"train": 40})
 
 
 @pytest.mark.parametrize("why", ["could not measure this process", "PROFSTACK=0"])

@@ -74,13 +74,10 @@ def test_too_many_loops_are_watched_together(told):
 
 
 def test_steps_that_begin_at_calls_belong_to_the_place_that_began_them(told):
-    def step(place):
-        return told.sites[place]()
-
     told.sites["step"] = lambda: told.step(delayed=True)
-    assert step("a") + step("a") == "00"
+    assert told.sites["a"]() + told.sites["a"]() == "00"
     # The boundary in the first call of b ends a step of a.
-    assert [step("b") for _ in range(NEW_LOOP + 1)] == [*"0" * NEW_LOOP, "1"]
+    assert [told.sites["b"]() for _ in range(NEW_LOOP + 1)] == [*"0" * NEW_LOOP, "1"]
 
 
 def test_where_slices_begin_is_read(tmp_path):
@@ -194,11 +191,8 @@ def test_a_short_step_of_another_loop_is_seen_too(virtual, monkeypatch):
     one, training = virtual("alpha", targets=Targets(settle_s=0.0001, slice_s=0.01))
     monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
 
-    def repeat(count):
-        training.run(milli(*[0.3] * count))
-
-    repeat(400)
-    repeat(300)
+    training.run(milli(*[0.3] * 400))
+    training.run(milli(*[0.3] * 300))
     one.engine.finish()
     # One in eight is looked at, and what lies before it may be of either loop; then each is.
     (first, before), (second, after) = plans_of(one)

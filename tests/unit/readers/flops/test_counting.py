@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from profstack.readers.flops.counting import COMPILED, Count, Owners
+from tests.support.commands import fails
 from tests.support.engine import elsewhere
 from tests.support.flop_slices import count
 
@@ -142,10 +143,8 @@ def test_calls_without_a_formula_have_rows_of_their_own():
 
 
 def test_a_formula_that_fails_is_a_call_without_a_figure(monkeypatch):
-    def fails(*_, **__):
-        raise AssertionError("shapes of another kind\nand more")
-
-    monkeypatch.setitem(torch.utils.flop_counter.flop_registry, torch.ops.aten.mm, fails)
+    failing = fails(AssertionError("shapes of another kind\nand more"))
+    monkeypatch.setitem(torch.utils.flop_counter.flop_registry, torch.ops.aten.mm, failing)
     counted = count(lambda: (torch.mm(X, X.T), torch.mv(X, X[0])))
     assert counted.operators == {"aten::mm": None, "aten::mv": 2 * 3 * 4}
     ((slug, text),) = counted.captured.notes

@@ -14,6 +14,7 @@ from profstack.readers.memory.kinds import KINDS, Alive, Block
 from profstack.readers.memory.owners import TensorBlocks
 from profstack.storage.vocabulary import OPTIMIZER
 from tests.support import memory_slices as by_hand
+from tests.support.commands import fails
 from tests.support.memory_slices import BATCH, FLOAT, INPUT, LEARNED_B, WIDE, WIDTH, holders, owners
 from tests.support.torch_slices import observe
 
@@ -104,17 +105,14 @@ def test_a_planted_temporary_comes_first_shared_parameters_once_and_batches_are_
 
 
 def test_what_fails_or_is_not_seen_is_a_note_and_the_times_stand(monkeypatch):
-    def fail(**_):
-        raise ValueError("no memory today")
-
-    taken = []
+    taken, failing = [], fails(ValueError("no memory today"))
     # A script that trains on a thread of its own is told why there is nothing.
     thread = threading.Thread(target=lambda: taken.append(observed()))
     thread.start()
     thread.join()
     # Nothing was seen of the modules' memory either, which is not the same as none.
     assert {row["host_net_bytes"] for row in taken[0].rows.values()} == {None}
-    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", fail)
+    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", failing)
     taken.append(observed())
     for each, why in zip(taken, ("thread of its own", "ValueError: no memory today"), strict=True):
         ((slug, text),) = each.captured.notes
