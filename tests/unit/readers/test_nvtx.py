@@ -1,7 +1,6 @@
 """The emitter of NVTX ranges: what it emits, that it stays nested, and what it costs."""
 
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +8,7 @@ from torch import nn
 
 from profstack.readers import nvtx
 from profstack.readers.nvtx import Domain, Emitter
+from tests.support.engine import elsewhere
 from tests.support.tables import cases
 from tests.support.wrapped import RememberingDomain
 
@@ -40,12 +40,6 @@ def drive(emitter, words):
             emitter.enter_apart(int(kind), name) if kind else emitter.leave_apart(int(name))
         else:
             (emitter.step_begun if word[0] == "=" else emitter.step_ended)(int(word.strip("=")))
-
-
-def on_a_thread(call, *given):
-    thread = threading.Thread(target=call, args=given)
-    thread.start()
-    thread.join()
 
 
 def counted(emitter):
@@ -118,7 +112,7 @@ def test_regions_across_steps_and_slices_that_are_cut_off_or_abandoned(emitter, 
     emitter.start(20)
     assert (domain.told[told + 2 :], emitter.steps) == (["step 20"], [])
     # A push is taken back by its own thread alone; elsewhere it would take another's range.
-    on_a_thread(emitter.stop)
+    elsewhere(emitter.stop)
     emitter.start(21)
     drive(emitter, "<1:load")
     emitter.abandon()
@@ -129,7 +123,7 @@ def test_regions_across_steps_and_slices_that_are_cut_off_or_abandoned(emitter, 
 
 def test_ranges_of_their_own_go_on_across_steps_and_are_counted_where_they_begin(emitter, domain):
     drive(emitter, "<1:load +region:train <2:load >1 -region:train 8 =8")
-    on_a_thread(emitter.leave_apart, 2)
+    elsewhere(emitter.leave_apart, 2)
     # The third began before the slice did.
     drive(emitter, ">3 <4:open 9")
     emitter.stop()

@@ -65,15 +65,15 @@ def test_rows_are_sums_over_the_steps_that_count():
 def test_a_dispatch_mode_of_the_script_and_compiled_code_have_precedence(monkeypatch):
     with FlopCounterMode(display=False) as stock:
         assert "dispatch mode" in str(FlopsWrapper().busy_reason("count"))
-    wrapper = begun()
+    wrapper, other = begun(), FlopCounterMode(display=False)
     torch.mm(X, X.T)
-    # Entered inside the slice, and left after it.
-    stock.__enter__()
-    torch.mm(X, X.T)
-    wrapper.stop()
-    torch.mm(X, X.T)
-    stock.__exit__(None, None, None)
-    assert (stock.get_total_flops(), depth()) == (2 * PRODUCT, 0)
+    # Entered inside the slice, and left after it: the mode goes from under both.
+    with other, stock:
+        torch.mm(X, X.T)
+        wrapper.stop()
+        assert depth() == 2
+        torch.mm(X, X.T)
+    assert (other.get_total_flops(), stock.get_total_flops(), depth()) == (*[2 * PRODUCT] * 2, 0)
     rows = wrapper.take([0.0, 1.0], {}).frames["flop_counts"]
     assert ([row["flop"] for row in rows], wrapper.busy_reason("count")) == ([2 * PRODUCT], None)
     wrapper = begun()

@@ -11,6 +11,7 @@ from profstack import layer
 from profstack.layer import SliceContext
 from profstack.wrappers import memray as memray_layer
 from profstack.wrappers.memray import MemrayWrapper
+from tests.support.commands import fails
 from tests.support.tables import cases
 
 HERE = __file__
@@ -170,8 +171,5 @@ def test_reasons_not_to_be_used(monkeypatch):
     assert ("memray" in layer.ON_REQUEST, "memray" in layer.BUILT_IN) == (True, False)
     assert MemrayWrapper.unavailable_reason() is None
 
-    def missing(name):
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(memray_layer, "import_module", missing)
+    monkeypatch.setattr(memray_layer, "import_module", fails(ImportError("no memray")))
     assert "pip install 'profstack[memray]'" in str(MemrayWrapper.unavailable_reason())

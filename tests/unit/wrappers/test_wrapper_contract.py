@@ -133,6 +133,7 @@ def results():
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
     before, wrapper, plain = armed(), KINDS[name](), results()
+    threads = set(sys._current_frames())
     # A slice that never began or has no steps is no error.
     wrapper.stop()
     wrapper.start(CONTEXT(0, mode, 1, tmp_path))
@@ -178,6 +179,8 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
         wrapper.abandon()
         wrapper.close()
     assert (armed(), list(folder.iterdir())) == (before, [])
+    # All that run Python, also those that `threading` does not know.
+    assert set(sys._current_frames()) <= threads
 
 
 @pytest.mark.parametrize("name", KINDS)
