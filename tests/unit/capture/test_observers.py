@@ -80,16 +80,17 @@ def test_what_is_kept_of_a_layer(kit, monkeypatch):
     (wrapper,) = made.wrappers("alpha")
     path, rows = made.folder / "alpha" / "trace.json", {"functions": [{"slice": 0}]}
     # The tool holds what the resident set has grown by: the most of all slices.
-    for data, expected in (
+    quiet, most = "it saw nothing", "4 rows at most"
+    for data, *expected in (
+        (SliceData({"functions": []}, notes=[("quiet", quiet)]), "empty", quiet, None, 700),
         (
-            SliceData({"functions": []}, notes=[("quiet", "it saw nothing")]),
-            ["empty", "it saw nothing", None, 700],
+            SliceData(rows, [Artifact(path, "a viewer")], truncated=most),
+            "recorded",
+            None,
+            most,
+            700,
         ),
-        (
-            SliceData(rows, [Artifact(path, "a viewer")], truncated="4 rows at most"),
-            ["recorded", None, "4 rows at most", 700],
-        ),
-        (SliceData(rows, status="emitted"), ["emitted", None, "4 rows at most", 700]),
+        (SliceData(rows, status="emitted"), "emitted", None, most, 700),
     ):
         made.start(ALONE, 0, 1)
         path.write_text("five!")
@@ -221,14 +222,8 @@ def test_a_failed_start_is_undone_and_its_own_error_is_told(kit):
     assert len(beta.of("stop")) == 2
 
 
-EVENTS = {
-    "enter": ("module", "Net", None),
-    "leave": ("module", "Net"),
-    "step_ended": (3,),
-    "step_begun": (4,),
-    "enter_apart": (7, "load"),
-    "leave_apart": (7,),
-}
+EVENTS = {"enter": ("module", "Net", None), "leave": ("module", "Net"), "step_ended": (3,)}
+EVENTS |= {"step_begun": (4,), "enter_apart": (7, "load"), "leave_apart": (7,)}
 ALL = list(EVENTS.items())
 
 

@@ -45,13 +45,10 @@ def test_rows_are_sums_over_the_steps_that_count():
     wrapper.listener().steps = [first, second, third, CountedStep(calls={a: 5})]
     taken = wrapper.take([0.0] * 4, {4: SimpleNamespace(path="Net.a")}, (1,))
     expected = (
-        (4, "aten::mm", 0, 6, 40, 4),
-        (4, "aten::mm", 1, 8, 60, None),
-        (None, "aten::mm", 0, 8, 67, 0),
-        (4, "aten::mm", 0, 13, None, None),
-        (OPTIMIZER, "aten::bmm", 0, 6, 50, 8),
-        (None, "aten::mm", 0, 9, None, None),
-    )
+        (4, "aten::mm", 0, 6, 40, 4), (4, "aten::mm", 1, 8, 60, None),
+        (4, "aten::mm", 0, 13, None, None), (OPTIMIZER, "aten::bmm", 0, 6, 50, 8),
+        (None, "aten::mm", 0, 8, 67, 0), (None, "aten::mm", 0, 9, None, None),
+    )  # fmt: skip
     rows = [tuple(row.values()) for row in taken.frames["flop_counts"]]
     assert sorted(rows, key=str) == sorted(((3, "FlopCounterMode", *x) for x in expected), key=str)
     assert (taken.notes, taken.holds_all) == ([], False)
