@@ -7,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 
 from profstack.capture import observers as under_test
-from profstack.capture.observers import GuardedListener, Observers, error_text
 from profstack.capture.slices import SlicePlan
 from profstack.layer import Artifact, SliceData
 from profstack.storage.folder import Writer
@@ -17,7 +16,7 @@ BOTH = SlicePlan("shared", (("alpha", "timed"), ("beta", "timed")), 1, 4)
 ALONE = SlicePlan("alpha", (("alpha", "timed"),), 1, 4)
 
 
-class Kit(Observers):
+class Kit(under_test.Observers):
     def __init__(self, folder, *layers, writing=(), **options):
         self.folder, self.table = folder, partial(table, folder)
         super().__init__(list(layers), Writer(folder, **dict(writing)), **options)
@@ -200,10 +199,10 @@ def test_everything_is_off_in_a_forked_child_and_after_a_defect(kit):
     status, reason = made.status().pop("beta")
     assert (status, "ValueError: a defect of ours" in reason) == ("failed", True)
     assert made.status()["alpha"] == ("recorded", None)
-    assert error_text(ValueError("no")) == "ValueError: no"
+    assert under_test.error_text(ValueError("no")) == "ValueError: no"
     with pytest.raises(AttributeError) as caught:
-        error_text(None)
-    assert "(observers.py:" in error_text(caught.value)
+        under_test.error_text(None)
+    assert "(observers.py:" in under_test.error_text(caught.value)
 
 
 def test_a_failed_start_is_undone_and_its_own_error_is_told(kit):
@@ -268,7 +267,7 @@ def test_an_error_ends_a_listener_alone_and_a_signals_reaches_the_script(
 ):
     signalled(interrupted)
     first, then, ended = hearing(method), hearing(apart=True), []
-    listener = GuardedListener(first, ended.append, then=then)
+    listener = under_test.GuardedListener(first, ended.append, then=then)
     if interrupted:
         with pytest.raises(TimeoutError):
             tell(listener, method)

@@ -11,6 +11,7 @@ from torch import nn
 from profstack import code_owner
 from profstack.capture.setup_notes import MOST_NAMED, SetupNotes, SetupRecorder
 from profstack.capture.slices import SlicePlan
+from tests.support.commands import fails
 from tests.support.engine import Hears, fields
 
 PLACES = code_owner.Places.of(str(Path(__file__).parent))
@@ -226,10 +227,7 @@ def test_only_first_slices_are_listened_in_and_an_error_ends_the_notes_alone(mon
     steps = [{name: notes["steps"] for name, notes in each.items()} for each in written]
     assert steps == [{"setup_1": 1}, {"setup_1": 2}, {"setup_2": 1}]
 
-    def broken(self, kind, name, module):
-        raise ValueError("no such thing")
-
-    monkeypatch.setattr(SetupNotes, "enter", broken)
+    monkeypatch.setattr(SetupNotes, "enter", fails(ValueError("no such thing")))
     beside = setup.beside(told, sliced(1), 3)
     for _ in range(2):
         beside.enter("backward", "backward")

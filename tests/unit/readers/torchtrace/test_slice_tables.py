@@ -5,6 +5,7 @@ import pytest
 from profstack.readers.torchtrace import slice_tables as module
 from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.events import read_host
+from tests.support.commands import fails
 from tests.support.events import Event, events, instant
 
 MM = Event("aten::mm", 20, 90, shapes=[[2, 3], [3, 4]], dtypes=["float"] * 2, number=5)
@@ -41,10 +42,7 @@ def test_tables_follow_from_what_was_recorded():
     ("launch_records", "launches-unread", {"launches", "gaps"}),
 ])  # fmt: skip
 def test_where_one_table_fails_the_others_are_made(function, slug, lost, monkeypatch):
-    def fails(*_, **__):
-        raise KeyError("a defect")
-
-    monkeypatch.setattr(module, function, fails)
+    monkeypatch.setattr(module, function, fails(KeyError("a defect")))
     frames, [(found, text)] = tables()
     assert frames.keys() == (ALWAYS | {"moved_bytes", "flop_counts"}) - lost
     assert (found, "KeyError: 'a defect'" in text) == (slug, True)
