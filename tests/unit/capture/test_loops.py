@@ -12,7 +12,6 @@ from profstack.capture.arming import CHECKED
 from profstack.capture.engine import Engine
 from profstack.capture.loops import MOST_LOOPS, NEW_LOOP, NEW_PLACES, BeginAt, Loops
 from profstack.capture.slices import Targets
-from profstack.capture.user_regions import region
 from tests.support.engine import milli
 from tests.support.tables import cases
 
@@ -177,7 +176,7 @@ def test_slices_begin_inside_a_region(calls):
     try:
         repeat(40, 5)
         for _ in range(30):
-            with region("measured"):
+            with user_regions.region("measured"):
                 repeat(1, 1)
         repeat(10, 5)
     finally:

@@ -7,7 +7,6 @@ import pytest
 from torch import nn
 
 from profstack.readers import nvtx
-from profstack.readers.nvtx import Domain, Emitter
 from tests.support.engine import elsewhere
 from tests.support.tables import cases
 from tests.support.wrapped import RememberingDomain
@@ -22,7 +21,7 @@ def domain(monkeypatch):
 
 @pytest.fixture
 def emitter(domain):
-    made = Emitter(Domain())
+    made = nvtx.Emitter(nvtx.Domain())
     made.start(7)
     return made
 
@@ -146,7 +145,7 @@ def test_a_cost_is_the_time_of_the_pushes_and_pops(domain, monkeypatch):
 
     domain.passes = lambda name: passes(takes[name])
     monkeypatch.setattr(nvtx, "_clock", lambda: passes(0.25))
-    emitter = Emitter(Domain())
+    emitter = nvtx.Emitter(nvtx.Domain())
     for number in (7, 8):
         emitter.start(number)
         drive(emitter, f"+region:a -region:a +region:a <1:b >1 {number + 1}")
@@ -188,8 +187,8 @@ def test_old_nvtx_is_driven_by_its_context_manager(monkeypatch):
         monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(**functions, **given))
         for path, is_taken in (("", False), ("/a/listener.so", True)):
             monkeypatch.setenv(nvtx.INJECTION, path)
-            assert Domain().is_taken is is_taken
-    emitter = Emitter(Domain())
+            assert nvtx.Domain().is_taken is is_taken
+    emitter = nvtx.Emitter(nvtx.Domain())
     emitter.start(7)
     drive(emitter, "+Net -Net <1:load >1 8")
     assert told.told == ["step 7", "  forward", "    Net"]

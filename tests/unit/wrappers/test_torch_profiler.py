@@ -13,19 +13,18 @@ from profstack.capture.hooks import RANGES
 from profstack.layer import SliceContext
 from profstack.readers.torchtrace import bounds, line_tracer
 from profstack.wrappers import torch_profiler
-from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 from tests.support.commands import fails
 from tests.support.torch_slices import slice_of
 from tests.support.wrapped import Net, training
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
-MODES = [mode.name for mode in TorchProfilerWrapper.modes]
+MODES = [mode.name for mode in torch_profiler.TorchProfilerWrapper.modes]
 
 
 @pytest.fixture
 def wrapper(monkeypatch, nobody_watches):
     monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(__file__).parent))
-    made = TorchProfilerWrapper()
+    made = torch_profiler.TorchProfilerWrapper()
     yield made
     made.close()
 

@@ -7,7 +7,6 @@ import pytest
 
 from profstack.errors import RecordingError
 from profstack.readers.nsys import importing, rows, tool
-from profstack.readers.nsys.importing import import_file, read_file
 from profstack.storage.folder import Writer
 from profstack.storage.reader import Recorded
 from tests.support.nsys_files import PID, NsysFile, thread_of
@@ -33,9 +32,9 @@ def export(tmp_path):
 
 
 def test_an_import_takes_the_place_of_an_earlier_one(export, folder, monkeypatch):
-    import_file(export, folder)
+    importing.import_file(export, folder)
     monkeypatch.setattr(rows, "MOST_ROWS", 1)
-    fact, found = import_file(export, folder), Recorded(folder)
+    fact, found = importing.import_file(export, folder), Recorded(folder)
     counts = [len(found.frames[f"nsys_{name}"]) for name in ("steps", "kernels")]
     assert (found.facts["nsys"], counts) == (fact, [2, 1])
     expected = {"file": "a.sqlite", "version": "2024.3.1.75", "schema": "3.15.1", "process": PID}
@@ -54,7 +53,7 @@ def test_a_report_is_exported_first_into_a_folder_that_goes(export, tmp_path, en
         return export
 
     monkeypatch.setattr(tool, "sqlite_of", sqlite_of)
-    _, fact = read_file(report, nsys_path="/nsys")
+    _, fact = importing.read_file(report, nsys_path="/nsys")
     [(given, folder, *others)] = asked
     assert (fact["file"], fact["steps"]) == (report.name, 2)
     assert (given, *others, folder.exists()) == (report, "/nsys", True, False)
@@ -65,5 +64,5 @@ def test_a_recording_that_cannot_be_written_stays_as_it_is(export, folder, monke
         full = MagicMock(side_effect=sqlite3.OperationalError("database or disk is full"))
         patch.setattr(importing.Writer, "replace_all", full)
         with pytest.raises(RecordingError, match=f"{folder}.*disk is full"):
-            import_file(export, folder)
+            importing.import_file(export, folder)
     assert "nsys" not in Recorded(folder).facts

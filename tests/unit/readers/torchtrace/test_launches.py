@@ -69,13 +69,10 @@ def test_launches_device_time_and_gaps_of_every_step_are_as_counted_by_hand():
         (4, 2, "cuda:0", 1, 1, 10, "runtime calls", 70, 930, 3, 2, 20 + 75),
     ]
     assert sorted(in_ns(gaps, "cause count total_s longest_s")) == [
-        ("copy", 2, 90 + 440, 440),
-        ("data wait", 1, 330, 330),
-        ("host late", 1, 120, 120),
-        ("queued", 1, 20, 20),
-        ("start of step", 1, 220, 220),
+        ("copy", 2, 90 + 440, 440), ("data wait", 1, 330, 330), ("host late", 1, 120, 120),
+        ("queued", 1, 20, 20), ("start of step", 1, 220, 220),
         ("synchronisation", 2, 50 + 500, 500),
-    ]
+    ]  # fmt: skip
     assert idle_of(rows, gaps) == 710 + 130 + 930
     around = "after_operator after_module_id before_operator before_module_id"
     neighbours = {row["cause"]: in_ns([row], around)[0] for row in gaps}
