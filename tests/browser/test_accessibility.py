@@ -9,8 +9,8 @@ import pytest
 from profstack.report import html
 from tests.support.bench_reports import bench
 from tests.support.browser import count, shared, snippet, texts
+from tests.support.full_report import VIEWS, whole
 from tests.support.nsys_recordings import with_torch
-from tests.support.whole_report import VIEWS, whole
 
 # What `make test` installs beside the environment: a package that only carries axe-core.
 AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"

@@ -9,9 +9,9 @@ import pytest
 from profstack.report import html
 from tests.support.bench_reports import bench
 from tests.support.browser import choose, column, pages, snippet, texts
+from tests.support.full_report import VIEWS, whole
 from tests.support.nsys_recordings import with_torch
 from tests.support.reports import HOSTILE, build, hostile
-from tests.support.whole_report import VIEWS, whole
 
 
 def test_the_button_turns_light_to_dark_and_back_and_it_is_kept(opened):

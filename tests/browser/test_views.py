@@ -3,9 +3,9 @@
 import json
 
 from tests.support.browser import snippet, texts
+from tests.support.full_report import VIEWS, whole
 from tests.support.lab import run_page
 from tests.support.processes import TESTS
-from tests.support.whole_report import VIEWS, whole
 
 HERE = snippet("here")
 PLACES = {

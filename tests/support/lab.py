@@ -20,9 +20,9 @@ from profstack.report import html
 from profstack.report.page import prepare
 from tests.support.bench_reports import bench
 from tests.support.browser import Browser, snippet
+from tests.support.full_report import whole
 from tests.support.processes import TESTS
 from tests.support.reports import build
-from tests.support.whole_report import whole
 
 _NAMES = re.compile(r"^(?:async )?(function|const|let|class) (\w+)", re.MULTILINE)
 _SCOPE = re.compile(

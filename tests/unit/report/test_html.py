@@ -17,9 +17,8 @@ from profstack.errors import RecordingError
 from profstack.report import html
 from profstack.report.page import prepare
 from tests.support.bench_reports import bare, bench, samples
-from tests.support.full_report import full
+from tests.support.full_report import full, whole
 from tests.support.reports import HOSTILE, build, hostile, records
-from tests.support.whole_report import whole
 
 
 def data_of(page):

@@ -9,10 +9,9 @@ from profstack.report import export, terminal
 from profstack.report.terminal import cells_of, ending, probe_effect_words, summary, table_text
 from profstack.storage.schema.report import REPORT
 from tests.support.bench_reports import bench
-from tests.support.full_report import full, on_a_device
+from tests.support.full_report import full, on_a_device, whole
 from tests.support.overview import add_verdict, finding
 from tests.support.reports import HOSTILE, build, hostile
-from tests.support.whole_report import whole
 
 EVIL = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\udc80"
 
