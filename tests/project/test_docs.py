@@ -31,10 +31,10 @@ def shown(path):
     return path.relative_to(CHECKOUT).as_posix()
 
 
-def anchors(text):
+def anchors_of(page):
     """The anchors that a code host gives to the headings of a page."""
     found, names = Counter(), set()
-    for token, after in itertools.pairwise(MarkdownIt().parse(text)):
+    for token, after in itertools.pairwise(MarkdownIt().parse(page.read_text(encoding="utf-8"))):
         if token.type == "heading_open":
             words = "".join(each.content for each in after.children or () if each.content)
             name = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
@@ -58,10 +58,6 @@ def broken(page):
             continue
         if target.suffix != ".md" or not target.exists() or anchor not in anchors_of(target):
             yield address
-
-
-def anchors_of(page):
-    return anchors(page.read_text(encoding="utf-8"))
 
 
 def test_every_link_and_file_of_a_page_is_there_and_every_picture_is_used():

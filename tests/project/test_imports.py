@@ -5,6 +5,7 @@ TYPE_CHECKING, too.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -181,3 +182,35 @@ def test_who_reads_proc_prints_and_exits_and_names_say_something():
     folders = ("examples", "benchmarks", "scripts", "tests")
     paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*.py")]
     assert [path for path in (*paths, *MODULES.values()) if path.stem in NO_NAMES] == []
+
+
+# What runs in the measured process while the script does.
+PACKAGE = CHECKOUT / "profstack"
+IN_THE_SCRIPT = [
+    *(PACKAGE / "capture").glob("*.py"),
+    *(PACKAGE / "readers").rglob("*.py"),
+    *(CHECKOUT / "wrappers").glob("*.py"),
+    *(PACKAGE / f"{name}.py" for name in ("guard", "layer", "models", "session", "environment")),
+    *(PACKAGE / "launch" / f"{name}.py" for name in ("child", "in_process")),
+]
+# A decorated generator throws the error into the script's own.
+ASKING = "is_scripts _is_for_script( self._passes( .caught( inner.throw inner.athrow"
+# Functions in which no handler of a signal runs: bodies of profstack's own threads, and what
+# `delay_signals` calls.
+UNINTERRUPTED = ("_run", "run", "finish_engine", "record_without_torch")
+
+
+def _asks_nothing(node):
+    """Whether a handler catches everything and does not ask whose the error is."""
+    text = ast.unparse(node) if isinstance(node, ast.ExceptHandler) else ""
+    catches_all = re.match(r"except( Exception| BaseException)?( as \w+)?:", text)
+    return catches_all and not (any(map(text.count, ASKING.split())) or text.endswith("raise"))
+
+
+def test_whoever_catches_everything_in_the_measured_process_asks_whose_the_error_is():
+    assert len(IN_THE_SCRIPT) > 30
+    nodes = [node for path in IN_THE_SCRIPT for node in _nodes(path)]
+    own = [each for each in nodes if getattr(each, "name", "") in UNINTERRUPTED]
+    free = {id(inner) for each in own for inner in ast.walk(each)}
+    faults = _faults(IN_THE_SCRIPT, lambda node: id(node) not in free and _asks_nothing(node))
+    assert list(faults) == []
