@@ -8,14 +8,11 @@ import pytest
 from tests.support.browser import choose, pages, snippet, texts
 from tests.support.full_report import full
 
+PLOT = "document.querySelector('%s .plot')"
 THEME = """
 {colour: (one) => one, faint: (one, part) => one + '@' + part, width: 800, narrow: false,
   ground: 'ground', text: 'text', soft: 'soft', line: 'line', font: 'font', mono: 'mono'}
 """
-
-
-def _plot(box):
-    return f"document.querySelector({box!r} + ' .plot')"
 
 
 def _wait(page, condition):
@@ -29,34 +26,26 @@ def _wait(page, condition):
 def charted(page, box):
     """Bring a chart into sight and wait until it is drawn."""
     page.look_at(box)
-    _wait(page, f"document.querySelector({box!r} + ' .plot[data-drawn]') !== null")
+    _wait(page, f"{PLOT % box}.dataset.drawn")
 
 
-def redrawn(page, box, before):
-    """Wait until a chart was drawn again since it had been drawn `before` times."""
-    _wait(page, f"Number({_plot(box)}.dataset.drawn) > {before}")
-
-
-def drawings(page, box):
-    """How often a chart was drawn."""
-    return page.evaluate(f"Number({_plot(box)}.dataset.drawn)")
+def redrawn(page, box, act, *arguments):
+    """Wait until what is done has drawn a chart again."""
+    before = page.evaluate(f"Number({PLOT % box}.dataset.drawn)")
+    act(*arguments)
+    _wait(page, f"Number({PLOT % box}.dataset.drawn) > {before}")
 
 
 def layout(page, box):
     """The layout of a drawn chart, as it is now."""
-    return page.evaluate(f"document.querySelector({box!r} + ' .js-plotly-plot').layout")
+    return page.evaluate(f"{PLOT % box}.layout")
 
 
 def moved(page, box, before):
     """The x axis of a chart, once its range is no longer that of an axis it had `before`."""
-    drawn = f"document.querySelector({box!r} + ' .js-plotly-plot').layout.xaxis.range"
+    drawn = f"{PLOT % box}.layout.xaxis.range"
     _wait(page, f"JSON.stringify({drawn}) !== JSON.stringify({json.dumps(before['range'])})")
     return layout(page, box)["xaxis"]
-
-
-def words(page, box):
-    """Every text in a drawing: of axes, marks and annotations."""
-    return texts(page, f"{box} svg.main-svg text")
 
 
 def point_at(page, box, name, number):
@@ -257,20 +246,16 @@ def test_the_real_library_draws_zooms_and_points(tmp_path):
         assert page.evaluate("window.Plotly === undefined"), "it is inflated when a chart is seen"
         page.go("benchmark")
         charted(page, "#steps-chart")
-        assert "step" in words(page, "#steps-chart")
+        assert "step" in texts(page, "#steps-chart svg.main-svg text")
         assert "step 4" in point_at(page, "#steps-chart", "clean", 0)
         before = layout(page, "#steps-chart")["xaxis"]
         drag(page, "#steps-chart", (0.3, 0.6))
         after = moved(page, "#steps-chart", before)
         assert after["tickvals"] != before["tickvals"], "other ticks after a zoom"
         assert all(after["range"][0] <= one <= after["range"][1] for one in after["tickvals"])
-        drawn = drawings(page, "#steps-chart")
-        choose(page, "#steps-tools", "log")
-        redrawn(page, "#steps-chart", drawn)
+        redrawn(page, "#steps-chart", choose, page, "#steps-tools", "log")
         assert layout(page, "#steps-chart")["yaxis"]["type"] == "log"
-        drawn = drawings(page, "#steps-chart")
-        page.click("#theme")
-        redrawn(page, "#steps-chart", drawn)
+        redrawn(page, "#steps-chart", page.click, "#theme")
         page.evaluate("localStorage.removeItem('profstack-theme')")
         page.go("modules")
         charted(page, "#module-picture")

@@ -36,8 +36,11 @@ def full():
     report["probe_effect"] += [_effect("nvtx", 1.03, None, 6), _effect("memory", 1.9, None, 10),
         _effect("flops", 4.1, slow, 1), _effect("watch", None, "it watches what no slice has", 0)
         ]  # fmt: skip
-    for add in (_add_flops, _add_memory, _add_watch, add_owners, add_regions):
+    for add in (_add_flops, _add_memory, _add_watch, add_owners):
         add(report)
+    names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
+    report["tables"]["regions"] = records("regions", names, _OWNERS["regions"])
+    report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
     report["findings"] = copy.deepcopy(_OWNERS["findings"])
     report["tables"]["ranges"] = records("ranges", "kind name calls emit_s", [
         ("step", "step", 1.0, 2.1e-6), ("backward", "backward", 1.0, None),
@@ -227,13 +230,6 @@ def add_device(report):
     for name in (*(f"launches.{each}" for each in _ON_DEVICE), "call_paths.device_s"):
         reasons.pop(name, None)
     reasons.pop("lines.device_s", None)
-
-
-def add_regions(report):
-    """Regions of several sources, one inside the other."""
-    names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
-    report["tables"]["regions"] = records("regions", names, _OWNERS["regions"])
-    report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
 
 
 def whole():

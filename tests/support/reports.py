@@ -188,12 +188,6 @@ def label(key):
     return "{}:{}({})".format(*FUNCTIONS[key])
 
 
-def _calls():
-    rows = [(label(caller), label(callee), calls, ms / 2e3, ms / 1e3, "step")
-        for caller, callee, calls, ms in _MADE["calls"]]  # fmt: skip
-    return records("calls", "caller callee calls self_s total_s phase", rows)
-
-
 def _memory(slices, steps):
     noise, rows, resident = random.Random(3), [], 310 * 2**20
     end = slices[-1]["started_s"] + slices[-1]["wall_s"]
@@ -221,6 +215,8 @@ def build(*, watched_steps=45):
         ms / 1.27e3) for name, shapes, module, calls, ms in _MADE["operators"]]  # fmt: skip
     lines = [("augment.py" if line == 8 else "train.py", line, text, 1.0, python / 1e3, ms / 1e3)
         for line, text, python, ms in _MADE["source"]]  # fmt: skip
+    calls = [(label(caller), label(callee), calls, ms / 2e3, ms / 1e3, "step")
+        for caller, callee, calls, ms in _MADE["calls"]]  # fmt: skip
     names = "name shapes module calls self_s total_s calibrated_s"
     text = "The run was short: the layer memory had no turn. The command in its row fills it."
     return {
@@ -246,7 +242,8 @@ def build(*, watched_steps=45):
         "roofline": None,
         "tables": {"steps": steps, "modules": _modules(clean),
             "operators": records("operators", names, operators), "functions": _functions(),
-            "calls": _calls(), "memory": _memory(slices, steps),
+            "calls": records("calls", "caller callee calls self_s total_s phase", calls),
+            "memory": _memory(slices, steps),
             "lines": records("lines", "file line source calls python_s operator_s", lines),
             "artifacts": [one for layer in layers for one in layer["artifacts"]],
             **{name: [] for name in _LATER}},
