@@ -144,8 +144,7 @@ TORCH = {"environment": {"torch": "2"}}
     (5, TORCH, {}, "partial", "exit code 5 at once"), (7, {}, {}, "partial", "exit code 7"),
     (0, WHOLE, {"layers": ("watch", "torch")}, "partial", "never imported torch"),
     (0, {**WHOLE, **TORCH}, {"layers": ("nvtx",)}, "partial", "no step"),
-    (2, WHOLE, {"layers": ()}, "failed", "exit code 2"),
-])  # fmt: skip
+    (2, WHOLE, {"layers": ()}, "failed", "exit code 2")])  # fmt: skip
 def test_how_a_run_ended(run, code, facts, more, expected, words):
     if "layers" in more:
         run.layers(**{**dict.fromkeys(more["layers"], "recorded"), "torch": "empty"})
@@ -162,8 +161,7 @@ def test_how_a_run_ended(run, code, facts, more, expected, words):
     ([], {"part_problems": ["cut"]}, WHOLE, 0, ("partial", None)),
     (["process 2: KeyError"], None, WHOLE, 1, ("failed", "the target raised KeyError")),
     (["process 0: ended by SIGKILL"], None, WHOLE, 1, ("failed", "ended by SIGKILL")),
-    ([], None, WHOLE, 1, ("failed", None)),
-])  # fmt: skip
+    ([], None, WHOLE, 1, ("failed", None))])  # fmt: skip
 def test_how_a_benchmark_ended(run, problems, figures, facts, code, expected):
     run.clean(3)
     bench = {BENCH_FACT: {"problems": problems, "figures": figures}}

@@ -83,8 +83,7 @@ def test_counts_are_per_step_and_what_has_no_formula_is_no_nothing(run):
     ([("fvcore", 3), ("thop", 3)], [], "thop", "thop"),
     # Compiled after the count: the next counter saw other modules.
     ([(OF_RECORD, 3)], [4], SHAPES, SHAPES), ([(OF_RECORD, 3)], [4, 3], OF_RECORD, SHAPES),
-    ([(OF_RECORD, None)], [4], OF_RECORD, SHAPES),
-])  # fmt: skip
+    ([(OF_RECORD, None)], [4], OF_RECORD, SHAPES)])  # fmt: skip
 def test_the_counter_of_record(run, early, shaped, record, operators):
     counting(run, *(count(counter, 1000, number) for counter, number in early))
     if shaped:
@@ -259,12 +258,10 @@ def test_what_was_not_counted_is_listed_with_its_time(run):
     found = {name: row["uncounted"] or () for name, row in rows_in(run).items()}
     cos, erf, mv = (pytest.approx(seconds / 0.042) for seconds in (0.003, 0.004, 0.009))
     assert cells(found[OF_RECORD], "operator calls time_share") == [
-        ("aten::erf", 5.0, erf), ("aten::cos", 2.0, cos), ("aten::sin", 1.0, None)
-    ]  # fmt: skip
+        ("aten::erf", 5.0, erf), ("aten::cos", 2.0, cos), ("aten::sin", 1.0, None)]  # fmt: skip
     # Known to be missed without an error, where it ran.
     assert cells(found[PROFILER], "operator calls time_share") == [
-        ("aten::mv", 4.0, mv), ("cos", 4.0, cos), ("nn.LSTM", 2.0, None)
-    ]  # fmt: skip
+        ("aten::mv", 4.0, mv), ("cos", 4.0, cos), ("nn.LSTM", 2.0, None)]  # fmt: skip
     assert found[PROFILER][0]["why"] == flops.KNOWN_MISSES["aten::mv"]
 
 

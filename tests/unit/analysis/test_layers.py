@@ -136,8 +136,7 @@ def command_of(row):
     # The same again would do the same.
     ("nvtx", {}, 1, None, "after 3 steps"),
     ("nvtx", {"watch": "recorded"}, 1, None, "after 3 steps"),
-    ("torch", {"memory": "recorded"}, 0, WHOLE, "after 3 steps"),
-])  # fmt: skip
+    ("torch", {"memory": "recorded"}, 0, WHOLE, "after 3 steps")])  # fmt: skip
 def test_an_empty_layer_has_a_reason_and_a_command_that_fills_it(
     run, name, others, rounds, command, words
 ):
@@ -163,8 +162,7 @@ def test_what_fills_a_layer_without_steps(run):
 
 @pytest.mark.parametrize(("argv", "ended", "command"), [
     (["bench", "a.py:f", "--force"], {}, "profstack bench a.py:f --layers nvtx"),
-    (["bench", "a.py:f"], {"recording_ended": 1.0}, None), ([], {}, None),
-])  # fmt: skip
+    (["bench", "a.py:f"], {"recording_ended": 1.0}, None), ([], {}, None)])  # fmt: skip
 def test_a_benchmark_is_repeated_with_the_layer(run, argv, ended, command):
     write_run(run.folder, {"argv": argv})
     run.clean(3)

@@ -167,8 +167,7 @@ def test_the_step_with_the_highest_peak_counts_whole(run):
     rows = memory.peak_holders(recorded)
     assert cells(rows, "module bytes backward") == [
         ("Net", 600, None), ("Net.fc", 240, True), ("(outside modules)", 100, False),
-        ("(loss)", 60, False), (None, 30, False), ("Net", 20, None),
-    ]  # fmt: skip
+        ("(loss)", 60, False), (None, 30, False), ("Net", 20, None)]  # fmt: skip
     assert [row["share"] for row in rows] == [row["bytes"] / 1050 for row in rows]
     # Work outside modules, of no module, and of an unknown kind has no owner.
     assert memory.peak_facts(recorded) == (1050, near(900 / 1050))
@@ -213,8 +212,7 @@ def test_memory_over_time_holds_the_watch_too(run):
     found = memory.memory_rows(run.recorded())
     assert cells(found, "t_s step rss_bytes device_allocated_bytes") == [
         (0.5, None, 20, None), (1.01, 1, 50, None), (1.025, 1, 40, None), (1.03, 3, 55, 8),
-        (9.0, None, 60, None),
-    ]  # fmt: skip
+        (9.0, None, 60, None)]  # fmt: skip
 
 
 def test_a_long_watch_keeps_the_least_and_the_largest_of_each_stretch(run, monkeypatch):

@@ -106,8 +106,7 @@ def test_a_module_in_several_places_is_summed_and_one_inside_itself_is_not(tmp_p
         (6, 1, "module", "Net.stem", 1), (7, 1, "module", "Net.alone", 1),
         (8, None, "module", "Net.stem", 0), (9, None, "module", "Net.head", 0),
         (10, 1, "backward", "backward", 1), (11, 10, "forward", "forward", 1),
-        (12, 11, "module", "Net", 1),
-    ]  # fmt: skip
+        (12, 11, "module", "Net", 1)]  # fmt: skip
     pattern = rows()["nsys_ranges"][0] | {"calls": STEPS, "wall_s": STEPS * MS}
     names = ("node", "parent", "kind", "name", "on_steps_thread")
     frames = {"nsys_ranges": [pattern | dict(zip(names, row, strict=True)) for row in ranges]}

@@ -52,8 +52,7 @@ def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
         ("addmm", "[[4], [5, 3], [3, 6]]"): 5 * 3 * 6,
         ("baddbmm", "[[4], [7, 2, 3], [7, 3, 4]]"): 7 * 2 * 3 * 4,
         ("baddbmm", "[[4], [7, 2, 3], [7, 3, 9]]"): 7 * 2 * 3 * 9,
-        ("convolution", "[[1], [2]]"): None, ("convolution", "[[3], [4]]"): None,
-    }  # fmt: skip
+        ("convolution", "[[1], [2]]"): None, ("convolution", "[[3], [4]]"): None}  # fmt: skip
     rows = [operator(f"aten::{name}", 6, 1.0, module_id=3, shapes=text) for name, text in known]
     same = {"counter": "recorded_shapes", "backward": 0, "calls": 1, "module_id": 3, "flop": 300}
     counts = [{**same, "operator": name} for name in {row["name"] for row in rows}]

@@ -74,10 +74,8 @@ def test_every_second_has_one_owner(made):
         "first step and compilation": 0.07, "waiting for data": 2.0 * 30 / 260,
         "steps": sliced * (1 - logs) + 2.0 * 108 / 260,
         "checkpoints and saving": 0.4 + 2.0 * 30 / 260, "evaluation": 0.7 + 2.0 * 80 / 260,
-        "logging and callbacks": sliced * logs + 2.0 * 12 / 260,
-        "other": 0.8 * 3 / 4, "shutdown": 0.75,
-        "profstack": 0.25 + 5 * 0.01 + 0.003 + 0.3,
-    }  # fmt: skip
+        "logging and callbacks": sliced * logs + 2.0 * 12 / 260, "other": 0.8 * 3 / 4,
+        "shutdown": 0.75, "profstack": 0.25 + 5 * 0.01 + 0.003 + 0.3}  # fmt: skip
     assert {name: row["wall_s"] for name, row in found.items()} == pytest.approx(
         expected, abs=0.002
     )
@@ -111,8 +109,7 @@ def test_an_overdue_step_is_of_what_its_samples_say(made):
 
 
 @cases(
-    "stack evaluating owner",
-    (SAVE, None, "checkpoints and saving"),
+    "stack evaluating owner", (SAVE, None, "checkpoints and saving"),
     ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
     ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
     (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
@@ -125,8 +122,7 @@ def test_an_overdue_step_is_of_what_its_samples_say(made):
     (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
     ((COMPILE, 3, "_compile"), None, "first step and compilation"),
     ((COMPILE, 3, "<module>"), None, "start-up and imports"),
-    (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"),
-)  # fmt: skip
+    (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"))  # fmt: skip
 def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     made.sample(0.1, MAIN, STEP, weight=9)
     made.begins("clean", [0.02] * 5)

@@ -48,8 +48,7 @@ def test_shares_are_of_the_time_and_counts_of_the_looks(made):
         ("startup", "<module>", 2, 0.75, 1.0, 1), ("startup", "step", 1, 0.25, 0.25, 1),
         ("step", "forward", 1, 0.375, 0.375, 1), ("step", "step", 2, 0.125, 0.5, 1),
         ("step", "<module>", 2, 0.0, 0.5, 1), ("other", "save", 1, 1.0, 1.0, 1),
-        ("other", "<module>", 1, 0.0, 1.0, 1),
-    ]  # fmt: skip
+        ("other", "<module>", 1, 0.0, 1.0, 1)]  # fmt: skip
 
 
 # Of a very long run the steps are not written one by one, their slices are.
@@ -118,8 +117,7 @@ def test_slow_steps_stand_out_against_the_clean_ones(made):
         made.sample(begins[11] + 0.005 + number * 0.01, MAIN, STEP if number < 15 else SAVE)
     doing = "train.py:30 <module> > train.py:12 save"
     assert cells(outliers(made), "index samples doing factor rss_bytes") == [
-        (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)
-    ]  # fmt: skip
+        (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)]  # fmt: skip
     spread = [STEP_S * factor for factor in (0.2, 0.6, 1.0, 1.4, 1.8)]
     assert cells(outliers(made, spread), "index") == [(23,)]
 
@@ -227,8 +225,7 @@ def test_a_steps_parts_are_by_the_stacks_of_its_samples(made):
         "data wait": [(f"{torch}/utils/data/dataloader.py", 1, "__next__")],
         "backward": [back, call], "optimizer": [(f"{torch}/optim/adam.py", 1, "step")],
         "loss": [call, (f"{torch}/nn/modules/loss.py", 1, "forward")], "forward": [call, FORWARD],
-        "other": [(f"{torch}/optim/lr_scheduler.py", 1, "step")],
-    }  # fmt: skip
+        "other": [(f"{torch}/optim/lr_scheduler.py", 1, "step")]}  # fmt: skip
     begins = made.even(60)
     for number, begin in enumerate(begins[:59]):
         stack = list(stacks.values())[number % 6]

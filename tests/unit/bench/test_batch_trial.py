@@ -25,11 +25,8 @@ REFUSALS = [
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
 ]
 OTHERS = [
-    ValueError("out of memory of the task"),
-    OSError(errno.ENOENT, "No such file"),
-    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
-    SystemExit(3),
-]
+    ValueError("out of memory of the task"), OSError(errno.ENOENT, "No such file"),
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"), SystemExit(3)]  # fmt: skip
 
 
 @cases("error", *REFUSALS, *OTHERS)

@@ -304,8 +304,7 @@ def test_the_capture_takes_what_steps_there_are():
         first = {**given, "targets": {**vars(Targets()), "slice_steps": slice_steps}}
         capture = {"warmup": warmup, "steps": steps}
         assert run_command.second_options(first, run_command.FirstRun(ran, False, True, "")) == {
-            **first, **changed, "capture": capture, "lockstep": True,
-        }  # fmt: skip
+            **first, **changed, "capture": capture, "lockstep": True}  # fmt: skip
 
 
 def recording(folder, **facts):

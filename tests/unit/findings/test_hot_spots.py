@@ -35,15 +35,11 @@ def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, c
     loader = {"source": "torch", "path": ASKED, "calls": batches, "wall_s": 1.875 * MS * batches}
     known = {"calls": lines_run, "operator_s": on_lines_s, "python_s": 0.1 * MS, "file": file}
     report = report_of(
-        **more,
-        functions=functions,
-        calls=edges,
+        **more, functions=functions, calls=edges,
         steps=[{"index": 3, "wait_s": wait_s, "wall_s": made.STEP_S}],
         modules=[{"path": "(wait)", "self_s": 1.5 * MS * batches, "calibrated_s": wait_s}],
-        regions=[loader] if batches else [],
-        lines=[made.line(6, "a @ b", **known)],
-        operators=[{"name": "x", "self_s": TRACED_S - outside_ms * MS}],
-    )
+        regions=[loader] if batches else [], lines=[made.line(6, "a @ b", **known)],
+        operators=[{"name": "x", "self_s": TRACED_S - outside_ms * MS}])  # fmt: skip
     costs = {"python": {"inner_s": 7.0, "outer_s": 7.0}, "bytecode_factor": factor}
     costs = {COST: costs | {"builtin": {"inner_s": INNER_S, "outer_s": 1.0}}}
     recording = made.recorded(costs if cost else {})

@@ -119,9 +119,8 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
     assert of(told, "slug gain_s line") == near("no-kv-cache", 12 * 0.5 * MS, 7)
     assert of(told["evidence"][0], "calls per_token_s longest_tokens") == near(17, 0.5 * MS, 21)
     for steps, is_found in (
-        (growing(7), False), (growing(8), True), (growing(17, 5), True), (growing(17, 6), False),
-        ([("17", MS, "clean")] * 20, False),
-    ):  # fmt: skip
+            (growing(7), False), (growing(8), True), (growing(17, 5), True),
+            (growing(17, 6), False), ([("17", MS, "clean")] * 20, False)):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
     # Of three lengths, or of times that scatter as much as they grow, there is no line.

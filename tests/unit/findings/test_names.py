@@ -132,12 +132,11 @@ collator = Collator()
 
 
 @cases(
-    "made line",
-    ("DataLoader(a, collate_fn=padding)", 2), ("DataLoader(a, collate_fn=stacking)", None),
-    ("DataLoader(a, collate_fn=collator)", 9), ("DataLoader(a, collate_fn=Collator())", 9),
+    "made line", ("DataLoader(a, collate_fn=padding)", 2),
+    ("DataLoader(a, collate_fn=stacking)", None), ("DataLoader(a, collate_fn=collator)", 9),
+    ("DataLoader(a, collate_fn=Collator())", 9),
     ("DataLoader(a, collate_fn=padding); DataLoader(b, collate_fn=collator)", None),
-    ("DataLoader(a)", None), ("load(a, collate_fn=padding)", None),
-)  # fmt: skip
+    ("DataLoader(a)", None), ("load(a, collate_fn=padding)", None))  # fmt: skip
 def test_the_one_collate_fn_that_pads_is_a_place(made, line):
     report = report_of(parts={"sources": [{"file": TRAIN, "text": f"{COLLATORS}\n{made}\n"}]})
     assert names.padding_collate_fn(report) == (line and {"file": TRAIN, "line": line})

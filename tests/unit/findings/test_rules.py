@@ -14,18 +14,14 @@ SOURCES = sorted([*(CHECKOUT / "profstack").rglob("*.py"), *(CHECKOUT / "wrapper
 IN_WORDS = {0.5: "half", 0.25: "a quarter", 0.2: "a fifth", 0.1: "a tenth"}
 # Limits that are no threshold, as the tests of their rules have them.
 LIMITS = {
-    "data-starved": "half",
-    "forced-synchronisation": "eight",
-    "small-operators": "eight times, 20 us",
-    "zero-grad-to-zeros": "64 KiB",
+    "data-starved": "half", "forced-synchronisation": "eight",
+    "small-operators": "eight times, 20 us", "zero-grad-to-zeros": "64 KiB",
     "float32-matmul-without-tf32": "8.0 or higher",
     "recompilations": "at least twice, four compilations",
     "python-hot-spot": "less than a microsecond",
     "module-dominates": "three times, five times its share",
-    "memory-growth": "2 MiB in all (256 KiB on a device)",
-    "too-short-or-noisy": "fewer than 10",
-    "warmup-never-settles": "30 or more",
-}
+    "memory-growth": "2 MiB in all (256 KiB on a device)", "too-short-or-noisy": "fewer than 10",
+    "warmup-never-settles": "30 or more"}  # fmt: skip
 
 
 def text_of(path):

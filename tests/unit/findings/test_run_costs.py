@@ -73,9 +73,8 @@ LIMITS = rules.IMPORT_SAMPLES, rules.IMPORT_USED
 
 
 @cases(
-    "weight run_s used later is_found",
-    (300, 30.0, 0.15, 10, True), (299, 29.9, 0.14, 10, False), (300, 30.1, 0.15, 10, False),
-    (300, 30.0, 0.16, 10, False), (300, 30.0, 0.15, 9, False),
+    "weight run_s used later is_found", (300, 30.0, 0.15, 10, True), (299, 29.9, 0.14, 10, False),
+    (300, 30.1, 0.15, 10, False), (300, 30.0, 0.16, 10, False), (300, 30.0, 0.15, 9, False),
 )  # fmt: skip
 def test_an_import_counts_where_it_is_long_and_hardly_used(
     tmp_path, weight, run_s, used, later, is_found
@@ -108,9 +107,8 @@ BEGIN, END = (LOADER, 430, "_get_iterator"), (LOADER, 1600, "_shutdown_workers")
 
 
 @cases(
-    "starts weight run_s is_found",
-    (3, 40, 25.0, True), (2, 70, 25.0, False), (3, 40, 25.2, False), (4, 23, 9.0, False),
-)  # fmt: skip
+    "starts weight run_s is_found", (3, 40, 25.0, True), (2, 70, 25.0, False), (3, 40, 25.2, False),
+    (4, 23, 9.0, False))  # fmt: skip
 def test_starts_of_workers_count_by_the_gaps_between_their_samples(
     tmp_path, starts, weight, run_s, is_found
 ):

@@ -125,12 +125,8 @@ def test_what_a_loop_carries_is_read_from_its_text():
 @cases("name calls carried", "h 64 1; y 64 0; h 31 0; h 33 1")
 def test_a_function_called_in_each_run_carries_what_its_caller_does(name, calls, carried):
     texts = [
-        "def one(r, h):",
-        "    r = r @ h",
-        "    return r",
-        "for r in x:",
-        f"    {name} = one(r, h)",
-    ]
+        "def one(r, h):", "    r = r @ h", "    return r", "for r in x:", f"    {name} = one(r, h)",
+    ]  # fmt: skip
     source = {"file": TRAIN, "text": "\n".join(texts)}
     counts = enumerate([None, 64.0, 64.0, None, float(calls)], 1)
     lines = [line(at, texts[at - 1], calls=each) for at, each in counts if each]

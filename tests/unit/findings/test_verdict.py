@@ -267,10 +267,7 @@ def test_what_is_known_too_little_of_is_unclear():
         assert bool(found["evidence"]) is (words is None)
     # With an interval as wide as the median no verdict is certain.
     for low, high, rough in (
-        (5, 14.9, ""),
-        (0, 10, "0 s and 10.0 ms"),
-        (5, 15.1, "5.00 ms and 15"),
-    ):
+            (5, 14.9, ""), (0, 10, "0 s and 10.0 ms"), (5, 15.1, "5.00 ms and 15")):  # fmt: skip
         found = judged(ci95_low_s=low * MS, ci95_high_s=high * MS)
         assert of(found, "slug sureness") == ["input-bound", "likely"]
         assert ("is rough" in found["sentence"], rough in found["sentence"]) == (bool(rough), True)
@@ -309,8 +306,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
     parts["step_bar"] = {"parts": [
         {"name": "backward", "seconds": 5 * MS, "share": 0.5},
         {"name": "not attributed", "seconds": 9 * MS, "share": 0.9},
-        {"name": "forward", "seconds": 4 * MS, "share": 0.4},
-    ]}  # fmt: skip
+        {"name": "forward", "seconds": 4 * MS, "share": 0.4}]}  # fmt: skip
     for batch, gain_ms in ((8, None), (64, 0.29), (8, 0.31)):
         found = [{"title": "slow", "gain_s": gain_ms and gain_ms * MS, "file": TRAIN, "line": 7}]
         found[0] |= {"run_s": None, "run_gain_s": None, "severity": "low", "slug": "x"}

@@ -56,10 +56,9 @@ def test_findings_are_whole_in_every_format():
     assert set(first) == set(found[0])
     paragraphs = [
         "### 1. A \\*copy\\* \\[waits\\]",
-        "`sync`, high; train.py:66, about 400 µs a step, measured",
-        "- op a\\_b, calls 3\n- op c", "Next: Mend it.", "### 2. Memory &lt;b>grows",
-        "`growth`, medium; no gain: it costs \\`bytes\\`", "Next: Mend\\|it.",
-    ]  # fmt: skip
+        "`sync`, high; train.py:66, about 400 µs a step, measured", "- op a\\_b, calls 3\n- op c",
+        "Next: Mend it.", "### 2. Memory &lt;b>grows",
+        "`growth`, medium; no gain: it costs \\`bytes\\`", "Next: Mend\\|it."]  # fmt: skip
     assert findings_as("md", found).splitlines() == "\n\n".join(paragraphs).splitlines()
 
 

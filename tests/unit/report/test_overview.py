@@ -52,8 +52,7 @@ def test_memory_at_the_peak_stands_by_device_and_kind():
     report = build()
     rows = (
         ("cpu", "inputs", 5), ("gpu", "a", 300), ("cpu", "b", 70), ("gpu", "c", 0),
-        ("gpu", "d", 900), ("tpu", "e", None),
-    )  # fmt: skip
+        ("gpu", "d", 900), ("tpu", "e", None))  # fmt: skip
     report["tables"]["memory_owners"] = [
         row("memory_owners", device=device, kind=kind, peak_bytes=size)
         for device, kind, size in rows

@@ -56,8 +56,7 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
     }  # fmt: skip
     as_reported = {
         "ranges": "calls", "threads": "share", "launches": "operators", "artifacts": "bytes",
-        "memory_owners": "peak_bytes", "nsys_steps": "wall_s",
-    }  # fmt: skip
+        "memory_owners": "peak_bytes", "nsys_steps": "wall_s"}  # fmt: skip
     needed = {"operators": {"name": "mm"}, "steps": {"flags": None}, "kernels": {"name": "k"}}
     for name, column in (tables | as_reported).items():
         more = needed.get(name, {})
