@@ -8,6 +8,7 @@ from profstack.analysis import benchmark as module
 from profstack.analysis.clean_steps import clean_steps
 from profstack.storage.vocabulary import BENCH_FACT, READ
 from tests.support.recordings import CLEAN_S, Model, Run, realistic
+from tests.support.tables import cases
 
 QUIET = {"load_average": [0.1, 6.0, 9.0], "usable_cores": 8, "cpu_governor": "performance"}
 
@@ -23,9 +24,7 @@ def change(run, *statements):
             run.writer._database.execute(f"UPDATE {statement}")
 
 
-@pytest.mark.parametrize(
-    ("mode", "device"), [("pipelined", None), ("synchronised", None), ("pipelined", 0.98)]
-)
+@cases("mode device", "pipelined None; synchronised None; pipelined .98")
 def test_figures_are_those_of_the_clean_steps(tmp_path, mode, device):
     run = realistic(tmp_path / "rec", Model(seed=4, evaluation=17, device=device))
     run.writer.facts({"synchronised": mode == "synchronised"})
@@ -69,9 +68,7 @@ def test_batches_that_clean_steps_do_not_tell_are_those_of_other_warm_steps(run)
     assert (found["batch_size"], found["items_per_s"]) == (batch, pytest.approx(batch / 0.0105))
 
 
-@pytest.mark.parametrize(
-    ("share", "cores_busy"), [(1.7, 1.7), (2.05, 2.0), (module._BEYOND_ALL * 2 * 1.001, None)]
-)
+@cases("share cores_busy", (1.7, 1.7), (2.05, 2.0), (module._BEYOND_ALL * 2 * 1.001, None))
 def test_no_more_cores_are_busy_than_there_are(run, share, cores_busy):
     walls = [0.010, 0.012, 0.010, 0.017, 0.011]
     run.slice("clean", walls, cpus=[share * wall for wall in walls])

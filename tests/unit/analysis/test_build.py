@@ -36,12 +36,9 @@ def test_a_whole_run(tmp_path):
         assert calibrated == pytest.approx(own / wall * clean_s)
     found = [(row["wall_s"], row["flags"]) for row in report["tables"]["steps"]]
     assert found == [(step.wall_s, step.flags) for step in run.drawn]
-    facts, count = (
-        {"rule": "optimizer", "phase": "train", "loops": [], "reason": None},
-        len(run.drawn),
-    )
-    counts = {"count": count, "counts_by_phase": {"train": count}}
-    assert report["step"] == {**facts, **counts, "batch_size": 32, "shapes": ["32x8", "12x8"]}
+    facts = {"rule": "optimizer", "phase": "train", "loops": [], "reason": None, "batch_size": 32}
+    facts |= {"count": len(run.drawn), "counts_by_phase": {"train": len(run.drawn)}}
+    assert report["step"] == facts | {"shapes": ["32x8", "12x8"]}
     found = [tuple(row[k] for k in ("index", "steps", "step_median_s")) for row in report["slices"]]
     walls = {n: [step.wall_s for step in run.of(n)] for n in range(len(run.rows["slices"]))}
     assert found == [(n, len(each), pytest.approx(median(each))) for n, each in walls.items()]
@@ -177,12 +174,7 @@ SEEN = [layer_of("torch", "recorded")]
 
 @pytest.mark.parametrize(("table", "layers", "device", "words"), [
     ("operators", [], True, "layer torch was not asked for"),
-    (
-        "functions",
-        [layer_of("cprofile", "empty", "short", "do x")],
-        True,
-        "empty: short; next: do x",
-    ),
+    ("functions", [layer_of("cprofile", "empty", "a", "do x")], True, "empty: a; next: do x"),
     ("functions", [layer_of("cprofile", "failed")], True, "cprofile is failed"),
     ("operators", SEEN, True, "nothing was seen"), ("kernels", SEEN, False, "no accelerator"),
     ("kernels", SEEN, True, "nothing was seen"),

@@ -11,6 +11,7 @@ from profstack.storage.vocabulary import NO_OPERATIONS, OUTSIDE
 from tests.support.cells import cells
 from tests.support.recordings import Run, by, operator
 from tests.support.recordings import module as module_of
+from tests.support.tables import cases
 
 OF_RECORD, SHAPES, PROFILER = "FlopCounterMode", "recorded_shapes", "flops-profiler"
 ATTENTION = "aten::_scaled_dot_product_attention"
@@ -140,9 +141,7 @@ GRAPH = "## Call CompiledFxGraph xyz ##"
 
 
 @pytest.mark.parametrize(("sizes", "varies"), [((32, 32, 32), 0), ((12, 40, 96), 1)])
-def test_compiled_steps_of_varying_inputs_have_the_counts_of_warm_steps_and_no_rate(
-    run, sizes, varies
-):
+def test_compiled_steps_of_varying_inputs_have_warm_counts_and_no_rate(run, sizes, varies):
     # The first step compiled, and counted more than any warm one does.
     hidden = count(SHAPES, None, 3, operator=GRAPH)
     detail(run, count(SHAPES, 835_000, 3), hidden)
@@ -229,16 +228,16 @@ def test_how_much_is_a_disagreement(run, counter, flop, other, apart):
     assert bool(disagreeing(run)) is apart
 
 
-@pytest.mark.parametrize(
-    ("masked", "causal"),
-    [((0, 250, 600), (1350, 3400)), ((0, 0, 0), (None, None)), ((0, None, 600), (None, None))],
+NEITHER = (None, None)
+
+
+@cases(
+    "masked causal", ((0, 250, 600), (1350, 3400)), ((0, 0, 0), NEITHER), ((0, None, 6), NEITHER)
 )
 def test_causal_attention_has_both_totals(run, masked, causal):
-    flop = ((1000, 3, {}), (600, 2, {"operator": "aten::attention"}), (4000, 3, {"backward": 1}))
-    rows = [
-        count(OF_RECORD, total, number, masked_flop=left, **more)
-        for (total, number, more), left in zip(flop, masked, strict=True)
-    ]
+    rows = [count(OF_RECORD, 1000, 3), count(OF_RECORD, 600, 2, operator="aten::attention")]
+    rows.append(count(OF_RECORD, 4000, 3, backward=1))
+    rows = [row | {"masked_flop": left} for row, left in zip(rows, masked, strict=True)]
     rows.append(count(OF_RECORD, None, 3, operator="aten::fft", calls=2))
     counting(run, *rows, count(PROFILER, 1000, 3, operator="linear", mac=450))
     names = "forward_flop backward_flop forward_mac causal_forward_flop causal_backward_flop"

@@ -137,9 +137,7 @@ def command_of(row):
     ("nvtx", {}, 1, None, "after 3 steps"),
     ("nvtx", {"watch": "recorded"}, 1, None, "after 3 steps"),
     ("torch", {"memory": "recorded"}, 0, WHOLE, "after 3 steps")])  # fmt: skip
-def test_an_empty_layer_has_a_reason_and_a_command_that_fills_it(
-    run, name, others, rounds, command, words
-):
+def test_an_empty_layer_has_a_command_that_fills_it(run, name, others, rounds, command, words):
     run.slice("startup", [0.5, 0.1, 0.1][: 3 - 2 * rounds], number=0)
     if rounds:
         run.clean(2, number=1)

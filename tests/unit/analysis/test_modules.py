@@ -8,6 +8,7 @@ from profstack.analysis.modules import TIMED, attribution, modules
 from profstack.storage.vocabulary import COMPILED, LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED, WAIT
 from tests.support.cells import among, cell, cells
 from tests.support.recordings import Run, by, module, module_times
+from tests.support.tables import cases
 
 CLEAN_S = 0.0137
 TREE = [module(1, "Net"), module(2, "Net.a", 1), module(3, "Net.a.b", 2), module(4, "Net.c", 1)]
@@ -83,10 +84,7 @@ def flop_slice(run, number, counter="FlopCounterMode", ways=(0,)):
     run.slice("flops", [0.1], layer="flops", frames=frames)
 
 
-@pytest.mark.parametrize(
-    ("count", "factor", "calibrated"),
-    [(3, 3.0, True), (2, 1.2, False), (3, 3.001, False), (3, None, False), (7, 0.9, True)],
-)
+@cases("count factor calibrated", "3 3. True; 2 1.2 False; 3 3.001 False; 3 None False; 7 .9 True")
 def test_a_short_or_much_disturbed_slice_is_not_calibrated(run, count, factor, calibrated):
     walls = [0.012, 0.019, 0.013, 0.012, 0.014, 0.012, 0.021][:count]
     backward = {"backward_s": 0.002, "backward_self_s": 0.001}
@@ -105,9 +103,8 @@ def test_a_short_or_much_disturbed_slice_is_not_calibrated(run, count, factor, c
     ("FlopCounterMode", 0.0, None, False), ("thop", 0.0, 1, True)])  # fmt: skip
 def test_a_rate_is_of_work_and_time_of_the_same(run, counter, backward_s, number, rate):
     flop_slice(run, number, counter)
-    timed(
-        run, [0.012] * 3, *(module_times(n, 3, 0.004, backward_s=backward_s) for n in (1, OUTSIDE))
-    )
+    times = [module_times(n, 3, 0.004, backward_s=backward_s) for n in (1, OUTSIDE)]
+    timed(run, [0.012] * 3, *times)
     row = rows_of(run)["Net" if number else "(outside modules)"]
     flop_per_s = 700 / ((0.004 + backward_s) / 0.036 * CLEAN_S)
     expected = (700, None, 350 if counter == "FlopCounterMode" else None)

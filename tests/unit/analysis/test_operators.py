@@ -10,6 +10,7 @@ from profstack.storage.vocabulary import OWN_REGION
 from tests.support.cells import among, cell, cells
 from tests.support.recordings import Run, operator
 from tests.support.recordings import module as module_of
+from tests.support.tables import rows_of
 
 CLEAN_S = 0.0137
 near = pytest.approx
@@ -67,10 +68,8 @@ def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
 
 def test_kernels_are_per_step_the_longest_first(run):
     same = {"device": "cuda:0", "stream": 7, "operator": "aten::mm", "name": "gemm"}
-    rows = [
-        {**same, "module_id": number, "calls": calls, "device_s": seconds}
-        for number, calls, seconds in ((3, 6, 0.009), (None, 3, 0.012), (3, 3, 0.006))
-    ]
+    ran = [(3, 6, 0.009), (None, 3, 0.012), (3, 3, 0.006)]
+    rows = rows_of("module_id calls device_s", *ran, **same)
     run.torch([0.012] * 3, frames={"kernels": rows})
     found = cells(seen(run, module.kernels), "module calls device_s")
     assert found == [("Net.fc", near(3), near(0.005)), (None, 1, near(0.004))]

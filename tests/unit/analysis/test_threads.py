@@ -147,10 +147,8 @@ def test_how_long_the_steps_thread_ran(run, cpu_s, off_s, no_core_s, words):
     ([1, 2], [0.02, None], True, ["2 DataLoader workers use CPU time", "does not give"]),
     ([None], [0.02], False, ["DataLoader workers use 4.00 ms", "not known"])])  # fmt: skip
 def test_what_workers_use_and_how_long_steps_wait(run, workers, cpus, waits, words):
-    used = [
-        thread("DataLoader worker", f"w{'ab'[place]}", cpu_s, process)
-        for place, (process, cpu_s) in enumerate(zip(workers, cpus, strict=True))
-    ]
+    known = zip("ab", cpus, workers, strict=False)
+    used = [thread("DataLoader worker", f"w{letter}", *each) for letter, *each in known]
     waited = [0.001, 0.002, None, 0.004, 0.005] if waits else None
     clean(run, main(0.02), *used, waits=waited)
     facts = found_in(run)[1]

@@ -8,6 +8,7 @@ from profstack.analysis.clean_steps import Clean
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.cells import cell, cells
 from tests.support.recordings import STEP_S, Sampled
+from tests.support.tables import cases
 
 SCRIPT, HELPER = "/home/somebody/work/train.py", "/home/somebody/work/parts/data.py"
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
@@ -120,15 +121,6 @@ def test_slow_steps_stand_out_against_the_clean_ones(made):
         (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)]  # fmt: skip
     spread = [STEP_S * factor for factor in (0.2, 0.6, 1.0, 1.4, 1.8)]
     assert cells(outliers(made, spread), "index") == [(23,)]
-
-
-@pytest.mark.parametrize("usual", [0, 40])
-def test_memory_taken_and_given_back_within_a_step_is_seen(made, usual):
-    for number, begin in enumerate(made.even(30)):
-        takes = (64 + usual) * MIB if number in (8, 21) else (usual and usual + number % 3) * MIB
-        for after_s, grown in ((0.001, 0), (0.010, takes), (0.019, -takes)):
-            made.sample(begin + after_s, MAIN, STEP, grown=grown)
-    assert sorted(grown_in(made)) == [(number, (64 + usual) * MIB) for number in (8, 21)]
 
 
 def test_growth_between_two_samples_goes_to_the_step_with_most_of_the_time(made):
@@ -244,10 +236,8 @@ def profiled(made, own_s, builtin_s):
     edge = {"caller_file": SCRIPT, "caller_line": 1, "callee_file": "~", "callee_line": 0}
     edge |= {"callee_name": "<built-in conv2d>", "calls": 1}
     place = {"file": SCRIPT, "line": 1, "calls": 1}
-    functions, calls = (
-        [{**row, key: name, "self_s": own, "total_s": own} for name, own in times.items()]
-        for row, key, times in ((place, "name", own_s), (edge, "caller_name", builtin_s))
-    )
+    functions = [{**place, "name": name, "self_s": s, "total_s": s} for name, s in own_s.items()]
+    calls = [{**edge, "caller_name": n, "self_s": s, "total_s": s} for n, s in builtin_s.items()]
     made.begins("cprofile", [STEP_S], functions=functions, calls=calls)
     return [{**row, "phase": "step"} for row in functions]
 
@@ -258,9 +248,7 @@ def sampled(made, names):
 
 
 # Functions with a hundredth of the steps are compared.
-@pytest.mark.parametrize(
-    ("names", "share", "compared"), [("abcde", 1.01, 5), ("abcde", 0.9, 4), ("abcd", None, 4)]
-)
+@cases("names share compared", "abcde 1.01 5; abcde .9 4; abcd None 4")
 def test_too_few_functions_are_not_compared(made, names, share, compared):
     last = {"e": watch.WORTH_COMPARING * share} if share else {}
     own = {name: 0.2 + 0.01 * place for place, name in enumerate(names) if name not in last}
