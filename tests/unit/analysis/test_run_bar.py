@@ -103,21 +103,20 @@ def test_an_overdue_step_is_of_what_its_samples_say(made):
     assert [row["name"] for row in found["other"]["functions"]] == ["read_data"]
 
 
-@cases(
-    "stack evaluating owner", (SAVE, None, "checkpoints and saving"),
-    ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
-    ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
-    (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
-    ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
-    ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
-    (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), LOADER), None, "other"),
-    (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
-    ((SCRIPT, 3, "plots"), 1, "other"), (FORWARD, 1, "evaluation"), (EVALUATE, None, "evaluation"),
-    ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
-    (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
-    ((COMPILE, 3, "_compile"), None, "first step and compilation"),
-    ((COMPILE, 3, "<module>"), None, "start-up and imports"),
-    (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"))  # fmt: skip
+@cases("stack evaluating owner", (SAVE, None, "checkpoints and saving"),
+       ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
+       ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
+       (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
+       ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
+       ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
+       (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), LOADER), None, "other"),
+       (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
+       ((SCRIPT, 3, "plots"), 1, "other"), (FORWARD, 1, "evaluation"),
+       (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
+       (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
+       ((COMPILE, 3, "_compile"), None, "first step and compilation"),
+       ((COMPILE, 3, "<module>"), None, "start-up and imports"),
+       (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"))  # fmt: skip
 def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     made.sample(0.1, MAIN, STEP, weight=9)
     made.begins("clean", [0.02] * 5)

@@ -149,11 +149,9 @@ def alone(flop=None):
 
 
 # Its work may be what is not counted: an LSTM's, say.
-@cases(
-    "bytes_share flop uncounted is_found",
-    ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 240. 0. 0; .05 None .1 0",
-    ".05 50. .1 1; 0. None 0. 0",
-)
+@cases("bytes_share flop uncounted is_found",
+       ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 240. 0. 0; .05 None .1 0",
+       ".05 50. .1 1; 0. None 0. 0")  # fmt: skip
 def test_a_module_without_equals_has_a_fifth_of_its_times_share_of_work(
     bytes_share, flop, uncounted, is_found
 ):

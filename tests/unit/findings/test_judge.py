@@ -101,11 +101,8 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     assert slugs == [["python-hot-spot"], ["findings-failed"]]
 
 
-@cases(
-    "table",
-    "modules; operators; kernels; functions; calls; lines; module_lines",
-    "regions; gaps; launches; flops; steps; memory_owners",
-)
+@cases("table", "modules; operators; kernels; functions; calls; lines; module_lines",
+       "regions; gaps; launches; flops; steps; memory_owners")  # fmt: skip
 def test_no_family_falls_over_what_a_recording_lacks(recorded, table):
     whole = made.completed(full())
     rows = whole["tables"][table]

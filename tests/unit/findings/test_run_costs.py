@@ -20,16 +20,13 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
     return run_costs(SimpleNamespace(frames=frames), report)
 
 
-@cases(
-    "part rule least_s saved",
-    ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),
-    ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.9),
-    ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
-    ("start-up and imports", rules.SLOW_START, 30.0, None),
-    ("model and data set-up", rules.SLOW_START, 1.0, None),
-    ("first step and compilation", rules.COMPILATION_COST, 5.0, None),
-    ("shutdown", rules.SLOW_SHUTDOWN, 10.0, None),
-)
+@cases("part rule least_s saved", ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),
+       ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.9),
+       ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
+       ("start-up and imports", rules.SLOW_START, 30.0, None),
+       ("model and data set-up", rules.SLOW_START, 1.0, None),
+       ("first step and compilation", rules.COMPILATION_COST, 5.0, None),
+       ("shutdown", rules.SLOW_SHUTDOWN, 10.0, None))  # fmt: skip
 def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, saved):
     compiled = {"compiled_s": 0.5 * least_s}
     (told,) = found(part, least_s, rule.threshold, **compiled)
@@ -72,10 +69,9 @@ TORCH, BIG = (f"{PACKAGES}/{name}/__init__.py" for name in ("torch", "big"))
 LIMITS = rules.IMPORT_SAMPLES, rules.IMPORT_USED
 
 
-@cases(
-    "weight run_s used later is_found", (300, 30.0, 0.15, 10, True), (299, 29.9, 0.14, 10, False),
-    (300, 30.1, 0.15, 10, False), (300, 30.0, 0.16, 10, False), (300, 30.0, 0.15, 9, False),
-)  # fmt: skip
+@cases("weight run_s used later is_found", (300, 30.0, 0.15, 10, True),
+       (299, 29.9, 0.14, 10, False), (300, 30.1, 0.15, 10, False), (300, 30.0, 0.16, 10, False),
+       (300, 30.0, 0.15, 9, False))  # fmt: skip
 def test_an_import_counts_where_it_is_long_and_hardly_used(
     tmp_path, weight, run_s, used, later, is_found
 ):
@@ -106,9 +102,8 @@ LOADER = "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 BEGIN, END = (LOADER, 430, "_get_iterator"), (LOADER, 1600, "_shutdown_workers")
 
 
-@cases(
-    "starts weight run_s is_found", (3, 40, 25.0, True), (2, 70, 25.0, False), (3, 40, 25.2, False),
-    (4, 23, 9.0, False))  # fmt: skip
+@cases("starts weight run_s is_found", (3, 40, 25.0, True), (2, 70, 25.0, False),
+       (3, 40, 25.2, False), (4, 23, 9.0, False))  # fmt: skip
 def test_starts_of_workers_count_by_the_gaps_between_their_samples(
     tmp_path, starts, weight, run_s, is_found
 ):

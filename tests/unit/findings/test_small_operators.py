@@ -141,10 +141,8 @@ def test_a_repeated_operator_is_told_with_its_figures_and_line():
 
 
 # Ten percent less than all of it is no gain.
-@cases(
-    "computing figures",
-    "1. flop=5e6; 2. flop=5e6,moved_bytes=10e6; None flop=15.4e6; 3.04 flop=15.2e6",
-)
+@cases("computing figures",
+       "1. flop=5e6; 2. flop=5e6,moved_bytes=10e6; None flop=15.4e6; 3.04 flop=15.2e6")  # fmt: skip
 def test_the_gain_is_less_what_computing_takes_at_once(computing, figures):
     rows = [operator("mm", 240.0, 3.9, **figures)]
     # What cuts and joins tensors is not needed any more.

@@ -60,16 +60,14 @@ def test_values_taken_one_by_one_cost_the_functions_time_and_the_calls():
         assert all(each["layers"] == ["torch"] for each in found)
 
 
-@cases(
-    "values calls loop",
-    # Two on a line that runs 30 times; no more than were asked for at all.
-    *((60.0, 30.0, "x += a.item() + float(b)"), (64.0, 40.0, "x += a.item() + float(b)")),
-    # A method without its brackets is no value by its text: as often as the line runs.
-    (30.0, 30.0, "f = a.item"),
-    # The whole loop is on the line: all that were asked for.
-    (64.0, 8.0, "x = sum(a.item() for a in b)"),
-    (64.0, 8.0, "x = sum(map(float, b.item()))"),
-)
+@cases("values calls loop",
+       # Two on a line that runs 30 times; no more than were asked for at all.
+       *((60.0, 30.0, "x += a.item() + float(b)"), (64.0, 40.0, "x += a.item() + float(b)")),
+       # A method without its brackets is no value by its text: as often as the line runs.
+       (30.0, 30.0, "f = a.item"),
+       # The whole loop is on the line: all that were asked for.
+       (64.0, 8.0, "x = sum(a.item() for a in b)"),
+       (64.0, 8.0, "x = sum(map(float, b.item()))"))  # fmt: skip
 def test_values_are_counted_by_the_loops_lines(values, calls, loop):
     # The function round it has its time, whatever the lines say.
     (told,) = told_of(asking(loop=loop, calls=calls, per_value_s=20e-6))

@@ -192,13 +192,11 @@ def device_of(data_wait, host_late):
     return DeviceCut(data_wait, host_late, {}, 0.07, "nccl")
 
 
-@cases(
-    "data io python launch changes",
-    # Of the host's work without waits, 0.9, a third is Python.
-    ".1 0 .1 .2 io=0.,idle=.03,in_waits=.02; .06 .04 .15 .15 io=.04,python=.455",
-    "0 .25 .075 .075 io=.25,python=.35; 0 .4 0 0 io=.9,python=.35",
-    ".1 None .3 0 io=None,python=.95; .1 0 0 .3 io=0.,wait=1.",
-)
+@cases("data io python launch changes",
+       # Of the host's work without waits, 0.9, a third is Python.
+       ".1 0 .1 .2 io=0.,idle=.03,in_waits=.02; .06 .04 .15 .15 io=.04,python=.455",
+       "0 .25 .075 .075 io=.25,python=.35; 0 .4 0 0 io=.9,python=.35",
+       ".1 None .3 0 io=None,python=.95; .1 0 0 .3 io=0.,wait=1.")  # fmt: skip
 def test_on_a_device_idle_time_is_divided_as_the_hosts_time(data, io, python, launch, changes):
     found = measured(cut_of(**changes), device_of(0.1, 0.3))
     known = {"input": data, "io": io, "python": python, "launch": launch, "communication": 0.07}
