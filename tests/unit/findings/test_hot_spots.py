@@ -152,9 +152,7 @@ def alone(flop=None):
 @cases("bytes_share flop uncounted is_found",
        ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 240. 0. 0; .05 None .1 0",
        ".05 50. .1 1; 0. None 0. 0")  # fmt: skip
-def test_a_module_without_equals_has_a_fifth_of_its_times_share_of_work(
-    bytes_share, flop, uncounted, is_found
-):
+def test_a_module_without_equals_has_less_work(bytes_share, flop, uncounted, is_found):
     points = [("step", "step", 1000.0, 2000.0), ("module", "Net.norm", 0.0, 2000 * bytes_share)]
     found = judged(alone(flop), points, uncounted=uncounted)
     assert len(found) == is_found

@@ -37,9 +37,8 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert of(told, "slug severity gain_s file line") == expected
     assert "average takes 31 % of each step" in told["title"]
     assert "train.py:43 ('a += b')" in told["advice"]
-    assert of(told["evidence"][0], "step_share clean_s heaviest_line") == near(
-        0.31, 0.31 * STEP_S, 43
-    )
+    figures = of(told["evidence"][0], "step_share clean_s heaviest_line")
+    assert figures == near(0.31, 0.31 * STEP_S, 43)
     assert (links(told), "'a += b' takes 20 %" in line["title"]) == ([f"source/{TRAIN}:43"], True)
     assert [each["line"] for each in found(site(LIMIT), site(0.99 * LIMIT))] == [40]
     assert len(found(*[site(0.2)] * 5)) == 3
