@@ -1,5 +1,8 @@
 """The verdict: its rule on made-up shares, its sentences, and why it may be unclear."""
 
+import json
+
+import jsonschema
 import pytest
 
 from profstack.analysis.call_sites import CallSite
@@ -382,6 +385,7 @@ def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_pat
     run = realistic(tmp_path / "rec", Model(seed=3, wait=0.4, evaluation=9))
     run.finish()
     report = files.complete_report(tmp_path / "rec")
+    jsonschema.validate(json.loads(files.text(report)), files.schema())
     bar, mark = report["step_bar"], report["benchmark"]
     assert sum(part["seconds"] for part in bar["parts"]) == bar["median_s"] == mark["median_s"]
     steps = [each for each in run.drawn if each.step in mark["counted_steps"]]
