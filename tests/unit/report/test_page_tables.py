@@ -61,10 +61,9 @@ def test_headings_say_unit_layer_sense_and_why_cells_are_empty():
 
 def test_a_cut_module_tree_keeps_the_heaviest_and_those_around_them():
     records = [row("modules", path="Net", forward_s=0.001)]
-    for at in range(50):
+    for at, column in enumerate(["forward_s", "backward_s"] * 25):
         # A parent as light as nothing, and a child that is heavy in one of two columns.
         records.append(row("modules", path=f"Net.{at}", forward_s=0.0))
-        column = ("forward_s", "backward_s")[at % 2]
         records.append(row("modules", path=f"Net.{at}.a", **{column: at + 0.5}))
     kept = [record["path"] for record in module.module_records(records, most=10)]
     assert kept == ["Net", *(f"Net.{at}{end}" for at in range(40, 50) for end in ("", ".a"))]
