@@ -27,19 +27,20 @@ MAY_IMPORT = {
     "capture": f"{_READ} readers",
     "analysis": _READ,
     "findings": f"{_READ} analysis",
-    "report": _JUDGE,
+    "compare": f"{_READ} analysis findings",
+    "report": f"{_JUDGE} compare",
     "recording": f"{_JUDGE} report",
     "launch": f"{_READ} readers capture analysis report recording",
     "bench": f"{_READ} readers capture recording launch",
     "session": f"{_READ} readers capture report recording launch bench",
     # The public names.
     "profstack": f"{LEAVES} capture recording launch session",
-    "commands": f"profstack {_JUDGE} readers capture report recording launch bench session",
+    "commands": f"profstack {_JUDGE} compare readers capture report recording launch bench session",
     "__main__": "commands",
 }
 
 # They run where torch may be missing, or before the script's process imports it.
-_PLACES = "storage analysis findings report recording commands readers.nsys launch.process"
+_PLACES = "storage analysis findings compare report recording commands readers.nsys launch.process"
 _PLACES += " launch.target launch.progress launch.second_run"
 WITHOUT_TORCH = [f"profstack.{place}" for place in _PLACES.split()]
 MAY_PRINT = ("profstack.commands", "profstack.launch.progress")
