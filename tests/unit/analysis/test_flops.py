@@ -9,7 +9,7 @@ from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.modules import TIMED
 from profstack.storage.vocabulary import NO_OPERATIONS, OUTSIDE
 from tests.support.cells import cells
-from tests.support.recordings import Run, by, operator
+from tests.support.recordings import by, operator
 from tests.support.recordings import module as module_of
 from tests.support.tables import cases
 
@@ -17,13 +17,9 @@ OF_RECORD, SHAPES, PROFILER = "FlopCounterMode", "recorded_shapes", "flops-profi
 ATTENTION = "aten::_scaled_dot_product_attention"
 
 
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    tree = [module_of(1, "Net"), module_of(2, "Net.body", 1), module_of(3, "Net.body.fc", 2)]
-    made.writer.replace("modules", [*tree, module_of(4, "OptimizedModule")])
-    made.layers(torch="recorded", flops="recorded")
-    return made
+TREE = [module_of(1, "Net"), module_of(2, "Net.body", 1), module_of(3, "Net.body.fc", 2)]
+TREE.append(module_of(4, "OptimizedModule"))
+LAYERS = {"torch": "recorded", "flops": "recorded"}
 
 
 def count(counter, flop, number, **more):

@@ -10,17 +10,16 @@ from profstack.analysis.layers import layer_rows, probe_effects, select
 from profstack.storage.folder import write_run
 from profstack.storage.vocabulary import BENCH_FACT
 from tests.support.cells import cell
-from tests.support.recordings import Model, Run, by, realistic
+from tests.support.recordings import Model, by, realistic
 
 ARGV = ["train.py", "--size", "a b"]
 EFFECT = "factor n_layer n_clean clean_median_s step_median_s"
 
 
 @pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    write_run(made.folder, {"argv": ARGV})
-    return made
+def run(run):
+    write_run(run.folder, {"argv": ARGV})
+    return run
 
 
 def effects_of(run):

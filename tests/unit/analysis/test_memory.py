@@ -8,19 +8,13 @@ from profstack.analysis import memory
 from profstack.code_owner import FACT
 from profstack.storage.vocabulary import OPTIMIZER
 from tests.support.cells import cell, cells
-from tests.support.recordings import Run, module, module_times
+from tests.support.recordings import module, module_times
 
 HOME = {"roots": ["/home/u/app/"], "libraries": ["/opt/python/"], "profstack": ["/opt/profstack/"]}
 HOME |= {"working": "/home/u/", "text": False, "sep": "/"}
 TRAIN = "/home/u/app/train.py"
+TREE = [module(1, "Net"), module(2, "Net.fc", 1)]
 near = pytest.approx
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.writer.replace("modules", [module(1, "Net"), module(2, "Net.fc", 1)])
-    return made
 
 
 def held(number, **values):

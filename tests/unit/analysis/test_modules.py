@@ -12,15 +12,9 @@ from tests.support.tables import cases
 
 CLEAN_S = 0.0137
 TREE = [module(1, "Net"), module(2, "Net.a", 1), module(3, "Net.a.b", 2), module(4, "Net.c", 1)]
+TREE += [module(5, "Unused"), module(6, "Other")]
 LITTLE = module_rows._LITTLE
 near = pytest.approx
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.writer.replace("modules", [*TREE, module(5, "Unused"), module(6, "Other")])
-    return made
 
 
 def selected(recorded, factor=1.2):

@@ -13,14 +13,8 @@ from tests.support.recordings import module as module_of
 from tests.support.tables import rows_of
 
 CLEAN_S = 0.0137
+TREE = [module_of(2, "Net"), module_of(3, "Net.fc", 2)]
 near = pytest.approx
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.writer.replace("modules", [module_of(2, "Net"), module_of(3, "Net.fc", 2)])
-    return made
 
 
 def seen(run, made, *rest):

@@ -8,7 +8,7 @@ from profstack.analysis import threads as module
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.threads import MOST_ROWS, READINGS, REST, processes, threads
 from tests.support.cells import among, cell
-from tests.support.recordings import Run, by
+from tests.support.recordings import by
 
 WALLS = [0.009, 0.010, 0.013, 0.011, 0.012]
 STEP_S = sum(WALLS) / 5
@@ -16,11 +16,7 @@ MOST = module._MOST_OF_A_STEP * STEP_S
 near = pytest.approx
 
 
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.layers(torch="recorded", cprofile="recorded", nvtx="empty", flops="emitted")
-    return made
+LAYERS = {"torch": "recorded", "cprofile": "recorded", "nvtx": "empty", "flops": "emitted"}
 
 
 def thread(kind, name, cpu_s, process=0, **more):
