@@ -173,5 +173,4 @@ def test_nothing_moves_by_itself(opened):
     calm = {"name": "prefers-reduced-motion", "value": "reduce"}
     page.call("Emulation.setEmulatedMedia", features=[calm])
     page.click("#module-picture .choice button", 2)
-    moving = snippet("moving")
-    assert page.evaluate(moving) == [0, []]
+    assert page.evaluate(snippet("moving")) == [0, []]

@@ -20,12 +20,9 @@ from tests.support.processes import TESTS, run_python
 FILE = "hostile <img src=x onerror=alert(1)>\"'.py"
 SCRIPT = r"""
 import types
-
 import torch
 from torch import nn
-
 import profstack
-
 NAMES = [
     "</script><img src=x onerror=alert(1)>", "<b>x</b>", "javascript:alert(1)",
     "\"quo'te\\back`tick", "line\u2028break\u2029", "turn\u202eed\u200f",

@@ -114,8 +114,7 @@ def test_addresses_are_read_and_written(lab):
         "#modules?x=1&y=2?3": ("modules", None, {"x": "1", "y": "2?3"}),
     }  # fmt: skip
     found = lab.values("T.views.placeOf", places)
-    told = [(one["view"], one["key"], one["filter"]) for one in found]
-    assert told == [*places.values()]
+    assert [(one["view"], one["key"], one["filter"]) for one in found] == [*places.values()]
     within = {"net.a": True, "net.a.b": True, "net.ab": False, "net": False, None: False}
     lab.check("(path) => T.views.isWithin(path, 'net.a')", within)
 

@@ -10,7 +10,6 @@ from profstack.stats.clock import Clock
 from tests.support.gpu_programs import NEEDS_GPU
 
 pytestmark = NEEDS_GPU
-
 _BEGIN = "import os, torch; from profstack.stats.clock import Clock; clock = Clock();"
 _SLEEPS = (
     "clock.synchronize(); clock.record_event(); clock.device_memory();"

@@ -10,6 +10,7 @@ import torch
 from profstack.launch import peaks
 from profstack.layer import layer_names
 from tests.support.processes import CHECKOUT, package, run_python
+from tests.support.recorded_runs import WHOLE
 
 LAYERS = """
 from profstack.layer import Description, Wrapper
@@ -58,16 +59,8 @@ def test_what_is_here_works_beside_broken_packages_and_in_any_folder(tmp_path):
     assert str(CHECKOUT) not in json.dumps(answer)
 
 
-TRAIN = """
-import torch
-model = torch.nn.Linear(64, 64)
-for step in range(20):
-    model(torch.ones(8, 64)).sum().backward()
-"""
-
-
 def test_the_first_run_does_not_wait_for_the_peaks_and_its_page_gets_them(tmp_path):
-    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "train.py").write_text(WHOLE)
     more = {"PROFSTACK_PEAKS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     words = ("-m", "profstack", "run", "--layers", "torch", "-o", "rec", "train.py")
     said = run_python(*words, cwd=tmp_path, env=more).stderr.splitlines()

@@ -284,6 +284,5 @@ def test_the_first_run_is_whole_and_the_second_ends_unseen_after_its_steps(again
     # The report lies beside the recording, and nothing of the environment in it.
     assert again.folder.with_name("recording.nsys-rep").stat().st_size > 10_000
     assert "recording.nsys-rep; it holds the environment" in again.done.stderr
-    left = {path.name for path in again.folder.parent.rglob("*.sqlite*")}
-    assert left == {"recording.sqlite"}
+    assert {path.name for path in again.folder.parent.rglob("*.sqlite*")} == {"recording.sqlite"}
     assert CANARY.encode() not in again.texts()

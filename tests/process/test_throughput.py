@@ -110,8 +110,7 @@ def test_one_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path, monkey
     )
     prober._patience_s = 1.5
     probe = prober.attempt(2, timed=True)
-    reason = "no answer after 1.50 s: the process was ended"
-    assert (probe.status, probe.reason) == (ENDED, reason)
+    assert (probe.status, probe.reason) == (ENDED, "no answer after 1.50 s: the process was ended")
     command = ["ps", "-o", "stat=", "-p", note.read_text()]
     state = subprocess.run(command, capture_output=True, text=True, check=False)
     assert state.stdout.strip()[:1] in ("", "Z")
@@ -141,8 +140,7 @@ def test_a_refusal_among_others_pieces_is_tried_again_alone(stand_in, tmp_path):
     )
     walked = list(prober.walk(1, 100))
     assert [one.batch_size for one in walked if one.worked] == list(range(1, 9))
-    assert walked[-1] == Probe(9, REFUSED)
-    assert starts.read_text().split() == ["1", "4", "7", "9"]
+    assert (walked[-1], starts.read_text().split()) == (Probe(9, REFUSED), ["1", "4", "7", "9"])
 
 
 def test_a_process_is_not_armed_and_finds_modules_as_this_one(monkeypatch):

@@ -115,8 +115,7 @@ def test_a_wrapper_is_a_row_of_its_own_around_the_model(ranks):
     assert (ddp["parents"]["Net"], ddp["parents"][wrapper]) == (wrapper, None)
     assert ddp["rows"][wrapper]["forward_s"] >= ddp["rows"]["Net"]["forward_s"]
     assert ddp["aliases"]["Net"] == ["DistributedDataParallel.module"]
-    around = ("Net", "Net.0", "Net.1")
-    sharding = {f"{path} (FullyShardedDataParallel)" for path in around}
+    sharding = {f"{path} (FullyShardedDataParallel)" for path in ("Net", "Net.0", "Net.1")}
     assert set(called(fsdp)) - PATHS == sharding
     assert fsdp["parents"]["Net.0"] == "Net.0 (FullyShardedDataParallel)"
     assert fsdp["aliases"]["Net.0"] == ["Net.0._fsdp_wrapped_module"]

@@ -69,8 +69,7 @@ def test_a_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
     )
     path = tmp_path / "table.json"
     for parts, ended in (("mlp,nsys", 0), ("mlp,gpt2,nsys", 1)):
-        options = ["--device", "cpu", "--parts", parts, "--json", str(path)]
-        assert gpu_check.main(options) == ended
+        assert gpu_check.main(["--device", "cpu", "--parts", parts, "--json", str(path)]) == ended
     rows = json.loads(path.read_text("utf-8"))["rows"]
     assert [row["verdict"] for row in rows] == [OK, FAILED, NOT_MEASURED]
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -121,8 +120,7 @@ def test_medians_and_peaks_are_held_against_torchs_own():
     report, said = {"tables": {"memory_owners": owners}}, {"max_memory_allocated": 100 * MIB}
     for alone, expected in ((100 * MIB, [OK, OK]), (50 * MIB, [OK, FAILED])):
         hand = {"max_memory_allocated": alone}
-        found = gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)
-        assert verdicts(found) == expected
+        assert verdicts(gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)) == expected
 
 
 @pytest.mark.parametrize("mistake", sorted(gpu_rows.SLUGS))

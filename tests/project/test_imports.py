@@ -38,7 +38,6 @@ MAY_IMPORT = {
     "commands": f"profstack {_JUDGE} compare readers capture report recording launch bench session",
     "__main__": "commands",
 }
-
 # They run where torch may be missing, or before the script's process imports it.
 _PLACES = "storage analysis findings compare report recording commands readers.nsys launch.process"
 _PLACES += " launch.target launch.progress launch.second_run"
@@ -122,8 +121,7 @@ def _cycle(graph):
 def test_packages_import_only_what_the_table_allows_and_nothing_in_a_cycle():
     assert _forbidden(MODULES) == []
     # Between modules imports inside functions count; those for types alone are never made.
-    own = {name: _own(path, types=False) - {name} for name, path in MODULES.items()}
-    assert _cycle(own) == []
+    assert _cycle({name: _own(path, types=False) - {name} for name, path in MODULES.items()}) == []
     graph = {}
     for name, path in MODULES.items():
         imported = {_package(each) for each in _own(path)} - {_package(name)}

@@ -22,8 +22,7 @@ RECORDINGS = CHECKOUT / "tests" / "support" / "data" / "recordings"
 @pytest.fixture
 def run(capsys):
     def run(*arguments):
-        status = compare.main(list(map(str, arguments)))
-        return status, capsys.readouterr().out.splitlines()
+        return compare.main(list(map(str, arguments))), capsys.readouterr().out.splitlines()
 
     return run
 

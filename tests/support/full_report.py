@@ -3,8 +3,8 @@
 import copy
 
 from tests.support.made_up import made_up
-from tests.support.owners import FINDINGS, add_device, add_owners, add_regions, make_hostile
-from tests.support.reports import FUNCTIONS, HOSTILE, artifact, build, layer_row, records, row
+from tests.support.owners import FINDINGS, add_device, add_owners, add_regions
+from tests.support.reports import FUNCTIONS, artifact, build, layer_row, records, row
 
 MIB = 2**20
 _MADE = made_up("full_report")
@@ -115,22 +115,4 @@ def on_a_device():
     """The full report of a run on a machine with an accelerator."""
     report = full()
     add_device(report)
-    return report
-
-
-def full_of_hostile_names():
-    """The full report, in which what the later layers name tries to become part of the page."""
-    report = on_a_device()
-    tables = report["tables"]
-    make_hostile(report)
-    tables["ranges"][2]["name"] = tables["outliers"][0]["doing"] = HOSTILE
-    tables["watch"][0] |= {"file": HOSTILE, "name": HOSTILE}
-    tables["flops"][0]["uncounted"][0]["operator"] = tables["flops"][1]["note"] = HOSTILE
-    tables["flops"][2]["uncounted"][0]["why"] = HOSTILE
-    for line in tables["lines"]:
-        if line["largest_bytes"] is not None:
-            line |= {"file": HOSTILE, "source": HOSTILE, "memory_source": HOSTILE}
-    for told in ("columns_source", "cells_reason"):
-        report[told]["modules.flop_per_s"] = HOSTILE
-    report["probe_effect"][2]["note"] = report["watch"]["reason"] = HOSTILE
     return report

@@ -12,27 +12,20 @@ import torch
 from tests.support.processes import run_python
 
 NEEDS_GPU = [pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
-
 # A training loop on the device; `@early` runs at the begin of each step, `@late` after forward.
 _PROGRAM = """
 import json
 import time
-
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.wide = nn.Linear(@width, @width)
         self.out = nn.Linear(@width, @width)
-
     def forward(self, x):
         return self.out(torch.relu(self.wide(x)))
-
-
 model = Net().cuda()
 x = torch.randn(@width, @width, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)

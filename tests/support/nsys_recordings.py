@@ -84,8 +84,7 @@ def rows():
             for cause, count, total, longest, *around in _MADE["gaps"]
         ],
     }
-    named = (name.partition(" ") for name in tables)
-    made = zip(named, tables.values(), strict=True)
+    made = zip((name.partition(" ") for name in tables), tables.values(), strict=True)
     return {f"nsys_{name}": _named(columns, some) for (name, _, columns), some in made}
 
 

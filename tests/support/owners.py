@@ -2,7 +2,7 @@
 regions, threads, launches, gaps and findings."""
 
 from tests.support.made_up import made_up
-from tests.support.reports import HOSTILE, row
+from tests.support.reports import row
 
 MIB = 2**20
 _MADE = made_up("owners")
@@ -122,21 +122,3 @@ def add_regions(report):
     names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
     report["tables"]["regions"] = _rows("regions", names, _MADE["regions"])
     report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
-
-
-def make_hostile(report):
-    """Names in these tables that try to become part of the page."""
-    for table, number, names in (
-        ("memory_owners", 0, "kind"), ("peak_holders", 0, "kind module operator"),
-        ("call_paths", 1, "name file"), ("threads", 1, "kind name note"),
-        ("gaps", 0, "cause after before"), ("regions", 1, "path source threads"),
-        ("functions", 1, "package"),
-    ):  # fmt: skip
-        report["tables"][table][number] |= dict.fromkeys(names.split(), HOSTILE)
-    report["tables"]["threads"][1]["layers"] = [HOSTILE]
-    report["tables"]["functions"][1]["own"] = False
-    report["attribution"]["unowned"][0]["path"] = HOSTILE
-    report["processes"]["sentences"].append(HOSTILE)
-    names = ("title", "advice", "file", "module")
-    report["findings"][0] |= dict.fromkeys(names, HOSTILE)
-    report["findings"][0]["evidence"] = [{HOSTILE: HOSTILE}, {"name": HOSTILE}]

@@ -9,15 +9,23 @@ import random
 import statistics
 from statistics import fmean, median
 
+from jsonschema import Draft202012Validator
+
+from profstack.report import files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS
 from tests.support.made_up import made_up
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
-
 _LAYERS = ("torch", "cprofile")
 _MADE = made_up("reports")
 FUNCTIONS = _MADE["functions"]
+
+
+def breaks_of_schema(part, rows):
+    """What the report's schema says against rows of a part of the benchmark."""
+    schema = files.schema()["properties"]["benchmark"]["properties"][part]
+    return [error.message for error in Draft202012Validator(schema).iter_errors(rows)]
 
 
 def completed(value, schema):
@@ -28,8 +36,7 @@ def completed(value, schema):
         return value
     fields = schema.get("properties", {})
     added = {name: _empty(fields[name]) for name in schema.get("required", ()) if name in fields}
-    given = {name: each for name, each in value.items() if each is not None}
-    both = value | added | given
+    both = value | added | {name: each for name, each in value.items() if each is not None}
     return {name: completed(each, fields.get(name, {})) for name, each in both.items()}
 
 
@@ -262,21 +269,17 @@ def build(*, watched_steps=45):
     }  # fmt: skip
 
 
-def hostile():
-    """A report whose names all try to become part of the page."""
-    report = build()
-    report |= {"script": HOSTILE, "argv": [HOSTILE, "--name=" + HOSTILE]}
-    report["environment"]["cpu"] = HOSTILE
-    report["warnings"].append({"slug": HOSTILE, "text": HOSTILE})
-    report["layers"][2]["reason"] = report["slices"][3]["mode"] = HOSTILE
-    tables = report["tables"]
-    tables["modules"][2]["path"] = "Digits.features." + HOSTILE
-    tables["operators"][0]["name"] = tables["operators"][1]["module"] = HOSTILE
-    tables["functions"][0] |= {"file": HOSTILE, "name": HOSTILE}
-    tables["lines"][0] |= {"file": HOSTILE, "source": HOSTILE}
-    tables["artifacts"][0] |= {"path": "javascript:alert(1)//" + HOSTILE, "opens_in": HOSTILE}
-    tables["steps"][20]["flags"] = HOSTILE
-    for call in tables["calls"]:
-        if call["caller"] == label("main"):
-            call["caller"] = f"{HOSTILE}:61({HOSTILE})"
-    return report
+# Words of profstack's own that the schema does not list.
+_WORDS = {"slug", "layer", "link", "phase", "mode", "started_at", "finished_at", "measured_at"}
+
+
+def hostile(value, schema=None, key=""):
+    """The report with texts that try to become part of the page, but for words of profstack's."""
+    schema = files.schema() if schema is None else schema
+    if isinstance(value, dict):
+        fields = schema.get("properties", {})
+        return {name: hostile(each, fields.get(name, {}), name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [hostile(each, schema.get("items", {}), key) for each in value]
+    is_own = key in _WORDS or "enum" in schema or not isinstance(value, str)
+    return value if is_own else HOSTILE + value
