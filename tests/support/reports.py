@@ -9,6 +9,8 @@ import random
 import statistics
 from statistics import fmean, median
 
+from jsonschema import Draft202012Validator
+
 from profstack.report import files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS
@@ -18,6 +20,12 @@ HOSTILE = '</script><img src=x onerror="window.broken=1">'
 _LAYERS = ("torch", "cprofile")
 _MADE = made_up("reports")
 FUNCTIONS = _MADE["functions"]
+
+
+def breaks_of_schema(part, rows):
+    """What the report's schema says against rows of a part of the benchmark."""
+    schema = files.schema()["properties"]["benchmark"]["properties"][part]
+    return [error.message for error in Draft202012Validator(schema).iter_errors(rows)]
 
 
 def completed(value, schema):

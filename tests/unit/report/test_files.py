@@ -101,9 +101,8 @@ def test_a_recording_is_found_by_its_folder_a_file_in_it_or_as_the_newest(tmp_pa
     monkeypatch.chdir(tmp_path)
     runs, homes = tmp_path / "profstack-runs", {}
     for name, written in (
-        ("old", 100), ("new", 900), ("sent", 500), ("ranks/rank-00003", 990),
-        ("ranks/rank-00001", 300),
-    ):  # fmt: skip
+            ("old", 100), ("new", 900), ("sent", 500), ("ranks/rank-00003", 990),
+            ("ranks/rank-00001", 300)):  # fmt: skip
         homes[name] = runs / name
         homes[name].mkdir(parents=True)
         file = homes[name] / ("report.json" if name == "sent" else files.DATABASE)

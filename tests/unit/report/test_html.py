@@ -204,11 +204,8 @@ def test_the_packed_library_is_kept_and_made_again_where_the_file_is_another(unr
 @pytest.mark.parametrize(("content", "notice"), [
     (None, None), (b"\xff\xfe not UTF-8", None),
     (b"var Plotly = {};", "plotly.js, as shipped by the package plotly"),
-    (b"/*!\n * plotly 3.\n *\n * MIT\n */x", "!. plotly 3. MIT"),
-])  # fmt: skip
-def test_a_library_has_a_notice_and_without_one_there_are_no_charts(
-    unread, tmp_path, content, notice
-):
+    (b"/*!\n * plotly 3.\n *\n * MIT\n */x", "!. plotly 3. MIT")])  # fmt: skip
+def test_without_a_library_and_its_notice_there_are_no_charts(unread, tmp_path, content, notice):
     package = tmp_path / "plotly"
     (package / "package_data").mkdir(parents=True)
     (package / "__init__.py").touch()

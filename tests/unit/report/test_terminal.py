@@ -84,11 +84,9 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     parts = {"W": 34, "P": 15, "F": 12, "B": 15, "x": 2}
     assert printed[:7] == [
         f"verdict: {report['verdict']['sentence']}", "next: Do that.",
-        "train.py: 101 steps, complete",
-        f"clean step: median {median:.2f} ms  ({span})", f"            {rates}",
-        "tensors at the peak of a step: 385 MiB",
-        f"[{''.join(sign * count for sign, count in parts.items())}]",
-    ]  # fmt: skip
+        "train.py: 101 steps, complete", f"clean step: median {median:.2f} ms  ({span})",
+        f"            {rates}", "tensors at the peak of a step: 385 MiB",
+        f"[{''.join(sign * count for sign, count in parts.items())}]"]  # fmt: skip
     told = "   ".join(printed[7:9])
     for part in report["step_bar"]["parts"]:
         time = terminal.format_seconds(part["seconds"])
@@ -134,9 +132,8 @@ def test_what_is_not_known_is_left_out_and_rates_rest_on_the_steps_point():
 def test_the_bar_of_a_device_and_parts_too_small_to_draw():
     report = judged()
     report["step_bar"] |= {"time_line": "device", "reason": "of the device's own time", "parts": [
-        {"name": name, "share": share, "seconds": share * 0.01}
-        for name, share in (("idle", 0.6), ("odd", 0.39), ("loss", 0.005), ("I/O", 0.0049))
-    ]}  # fmt: skip
+        {"name": name, "share": share, "seconds": share * 0.01} for name,
+        share in (("idle", 0.6), ("odd", 0.39), ("loss", 0.005), ("I/O", 0.0049))]}  # fmt: skip
     printed = lines(report)
     bar = next(line for line in printed if line.startswith("["))
     assert {sign: bar.count(sign) for sign in "-#LR"} == {"-": 46, "#": 31, "L": 1, "R": 0}
@@ -215,14 +212,13 @@ def test_the_summary_has_a_row_for_each_layer():
     assert cells(report, "layer")[0] == "layer"
     assert (probe_effect_words(None)) == "–"
     for factor, low, high, note, words in (
-        (None, None, None, None, "–"), (None, None, None, "why", "– (why)"),
-        (4.1, None, None, "why", "≤ 4.10 (why)"),
-        (1.5, None, 2.0, None, "1.50 (no interval: too few steps)"),
-        (1.26, 1.22, 1.3, None, "1.26 (1.22 to 1.30)"),
-        (1.1, 1.0, 1.3, None, "1.10 (1.00 to 1.30), not"),
-        (0.9, 0.8, 1.0, None, "0.90 (0.80 to 1.00), not"),
-        (0.9, 0.8, 0.99, None, "0.90 (0.80 to 0.99)"),
-    ):  # fmt: skip
+            (None, None, None, None, "–"), (None, None, None, "why", "– (why)"),
+            (4.1, None, None, "why", "≤ 4.10 (why)"),
+            (1.5, None, 2.0, None, "1.50 (no interval: too few steps)"),
+            (1.26, 1.22, 1.3, None, "1.26 (1.22 to 1.30)"),
+            (1.1, 1.0, 1.3, None, "1.10 (1.00 to 1.30), not"),
+            (0.9, 0.8, 1.0, None, "0.90 (0.80 to 1.00), not"),
+            (0.9, 0.8, 0.99, None, "0.90 (0.80 to 0.99)")):  # fmt: skip
         effect = {"factor": factor, "ci95_low": low, "ci95_high": high, "note": note}
         assert probe_effect_words(effect).partition(" distinguishable")[0] == words
 
@@ -262,8 +258,7 @@ def test_the_verdict_is_shown_with_the_figures_of_its_tests():
     assert [re.split("  +", line) for line in printed[-4:]] == [
         ["test", "share", "from", "time", "what"], ["input-bound", "45.0 %", "30 %", waited],
         ["python-bound", "20.0 %", "40 %", python, "train.py:20 batches, calls 812, each 240 ns"],
-        ["compute-bound", "–", "40 %", "–", "no peaks"],
-    ]  # fmt: skip
+        ["compute-bound", "–", "40 %", "–", "no peaks"]]  # fmt: skip
 
 
 def test_all_of_every_finding_is_shown_and_cells_have_units():
@@ -274,17 +269,15 @@ def test_all_of_every_finding_is_shown_and_cells_have_units():
     ]  # fmt: skip
     assert terminal.findings(found, width=90, colour=False).splitlines() == [
         "1. A copy", "   sync, medium; t.py:66, about 400 µs a step, measured; seen by torch",
-        "   - calls 3", "   - calls 5", "   next: Mend it. All of it.", "",
-        "2. Memory", "   growth, high; no gain: it costs bytes", "   next: Mend it.",
-    ]  # fmt: skip
+        "   - calls 3", "   - calls 5", "   next: Mend it. All of it.", "", "2. Memory",
+        "   growth, high; no gain: it costs bytes", "   next: Mend it."]  # fmt: skip
     assert "none" in terminal.findings([], width=80, colour=False)
     for value, unit, told in (
-        (0.0042, "s", "4.20 ms"), (2**20, "bytes", "1.00 MiB"), (12_345, "count", "12.3 k"),
-        (2.5e9, "flop", "2.50 G"), (2.5e9, "mac", "2.50 G"), (2.5e9, "rate", "2.50 G"),
-        (0.421, "share", "42.1 %"), (True, "flag", "yes"), (False, "flag", "no"),
-        (None, "s", "–"), (float("nan"), "s", "–"), (12_345.0, "plain", "12345"),
-        ("a\x1b", "text", "a?"), (["a", "b"], "text", "a, b"),
-    ):  # fmt: skip
+            (0.0042, "s", "4.20 ms"), (2**20, "bytes", "1.00 MiB"), (12_345, "count", "12.3 k"),
+            (2.5e9, "flop", "2.50 G"), (2.5e9, "mac", "2.50 G"), (2.5e9, "rate", "2.50 G"),
+            (0.421, "share", "42.1 %"), (True, "flag", "yes"), (False, "flag", "no"),
+            (None, "s", "–"), (float("nan"), "s", "–"), (12_345.0, "plain", "12345"),
+            ("a\x1b", "text", "a?"), (["a", "b"], "text", "a, b")):  # fmt: skip
         assert terminal.cell(value, unit) == told
 
 
