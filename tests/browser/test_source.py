@@ -93,8 +93,7 @@ def test_a_line_opens_with_what_its_time_was_spent_on(lab):
         line("sub/b.py", 9, 9, 9, module="Other"),
         line(file, 8, 9, 9, module="Other"),
     ]
-    table = with_rows(PAGE, "module_lines", parts)
-    lab.view(changed(PAGE, tables__module_lines=table), "source")
+    lab.view(changed(PAGE, tables__module_lines=with_rows(PAGE, "module_lines", parts)), "source")
     press = "document.querySelector('tr[data-line=\"9\"] button').click()"
     lab.tell("#source-listing", after=press)
     assert lab.js("document.activeElement.textContent") == "9"

@@ -267,10 +267,9 @@ def grow(lab, more="{}", nodes=NODES):
     def rows(some):
         return [row for path, seconds, inside in some for row in ([path, seconds], *rows(inside))]
 
-    units = {"path": "text", "self_s": "s"}
     columns = [
         {"key": key, "label": key.removesuffix("_s"), "unit": unit, "reason": None, "meaning": "m"}
-        for key, unit in units.items()
+        for key, unit in {"path": "text", "self_s": "s"}.items()
     ]
     made = {"columns": columns, "rows": rows(nodes), "total": len(rows(nodes)), "left_out": None}
     spec = f"""

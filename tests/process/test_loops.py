@@ -1,10 +1,9 @@
 """A script that warms up and then measures: the page is of the loop that it measures."""
 
-import json
-
 import pytest
 
 from tests.support.processes import run_python
+from tests.support.recorded_runs import report_of
 
 SCRIPT = """\
 import torch
@@ -23,9 +22,7 @@ def run(folder, *options):
     (folder / "bench.py").write_text(SCRIPT)
     words = ("-m", "profstack", "run", "-o", "rec", *FAST, *options, "bench.py")
     done = run_python(*words, code=None, cwd=folder)
-    if done.returncode:
-        return done, None
-    return done, json.loads((folder / "rec" / "report.json").read_text())
+    return done, None if done.returncode else report_of(folder / "rec")
 
 
 def test_the_page_is_of_the_loop_that_is_measured(tmp_path):
