@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from profstack import layer as profstack_layer
-from profstack.capture.engine import Engine, Limits
+from profstack.capture.engine import Engine
 from profstack.capture.loops import BeginAt
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
+from profstack.capture.run_limits import Limits
 from profstack.capture.slices import (
     LayerMode,
     Observing,

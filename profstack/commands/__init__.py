@@ -20,6 +20,7 @@ SUMMARIES = {
     "check": "compare a step with its lock, and say what differs and where",
     "report": "write the page of a recording again",
     "show": "print a recording's figures in the terminal",
+    "compare": "say which of two recordings is faster, by how much, and why",
     "view": "open a recording's page, or its profile in snakeviz",
     "import": "take in profiles made by other tools",
     "doctor": "say which layers and tools work here, and what to install",

@@ -10,7 +10,7 @@ import random
 import statistics
 
 from tests.support.made_up import made_up
-from tests.support.reports import HOSTILE, build, headline, row
+from tests.support.reports import build, headline, row
 
 _MADE = made_up("bench_reports")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 192)
@@ -225,22 +225,3 @@ def bench():
     counted = {"forward_flop": 1_210_000_000, "forward_mac": 605_000_000, "uncounted": []}
     report["tables"]["flops"] = [row("flops", counter="FlopCounterMode", **counted)]
     return report
-
-
-def bench_of_hostile_names():
-    """The benchmark's report, in which every text tries to become part of the page."""
-    report = bench()
-    report |= {name: _with_hostile_texts(report[name]) for name in ("benchmark", "roofline")}
-    return report | {"script": HOSTILE}
-
-
-# What is one of few words by the schema.
-_WORDS = {"mode", "clock", "status", "search", "timing", "kind", "seconds_is", "bound", "source"}
-
-
-def _with_hostile_texts(value, key=""):
-    if isinstance(value, dict):
-        return {name: _with_hostile_texts(item, name) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_with_hostile_texts(item, key) for item in value]
-    return HOSTILE + value if isinstance(value, str) and key not in _WORDS else value

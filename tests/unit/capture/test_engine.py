@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from profstack.capture.engine import DUE_S, FIXED_S, LOOK_S, MOST_REPEATED, PATIENCE_S, Limits
-from profstack.capture.slices import SlicePlan, Targets, plan, settle
+from profstack.capture.run_limits import DUE_S, FIXED_S, LOOK_S, PATIENCE_S, Limits
+from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, plan, settle
 from profstack.capture.step_log import StepLog, StopRun
 from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
