@@ -190,11 +190,10 @@ def test_the_largest_areas_are_kept_and_the_rest_is_one_with_its_sum(lab):
 
 # What is written in areas at 800 pixels, and at 260.
 FULL = "root  100 B|big  60 B|inner  41 B|res…|small  22 B|leaf  20 B|"
-FITS = "root  100 B|big  60 B|inner  41 B||small|leaf|"
 ROUND = "root|big|inner|rest of it|small|leaf|"
 WIDE = FULL.replace("res…", "rest of it  5 B")
 KINDS = {
-    "icicle": [FULL, FITS],
+    "icicle": [FULL, "root  100 B|big  60 B|inner  41 B||small|leaf|"],
     "sunburst": [ROUND, ROUND.replace("rest of it", "rest …")],
     "treemap": [WIDE, WIDE],
 }

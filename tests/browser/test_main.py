@@ -41,8 +41,6 @@ def test_what_is_folded_is_open_on_paper_alone(opened):
 
 # What reaches beyond the window without anything to scroll it with.
 _BEYOND = snippet("beyond")
-_SILENT = snippet("silent")
-_UNTOLD = snippet("untold")
 
 
 @pytest.mark.parametrize("make", [whole, bench])
@@ -55,7 +53,7 @@ def test_nothing_is_too_wide_and_all_has_a_reason_or_an_origin(opened, make):
     page = opened(report, at="all")
     page.evaluate("document.querySelectorAll('.empty-note input').forEach((one) => one.click())")
     page.settle()
-    assert page.evaluate(_SILENT) + page.evaluate(_UNTOLD) == []
+    assert page.evaluate(snippet("silent")) + page.evaluate(snippet("untold")) == []
     page = opened(make(), at="", fresh=True)
     for view in VIEWS if make is whole else ("benchmark", "flops"):
         for width in (1400, 400):

@@ -7,7 +7,6 @@ from tests.support.full_report import VIEWS, whole
 from tests.support.lab import run_page
 from tests.support.processes import TESTS
 
-HERE = snippet("here")
 PLACES = {
     "modules": "modules|Modules|||Modules||title-modules",
     "modules/Digits.features": "modules|Modules|||Modules|features|",
@@ -23,7 +22,7 @@ PLACES = {
 
 def go(page, address):
     page.go(address)
-    return page.evaluate(HERE)
+    return page.evaluate(snippet("here"))
 
 
 def test_addresses_lead_to_views_rows_parts_and_filters(opened):

@@ -86,12 +86,11 @@ def test_the_host_runs_ahead_and_the_device_is_timed(tmp_path):
 
 
 LATE = "time.sleep(0.005)"
-WAITS = "loss.item(); time.sleep(0.005)"
 
 
 @cases(
     "where does cause",
-    *(("late", WAITS, "synchronisation"), ("late", LATE, "host late")),
+    *(("late", "loss.item(); time.sleep(0.005)", "synchronisation"), ("late", LATE, "host late")),
     ("early", LATE, "data wait"),
 )
 def test_a_pause_of_the_host_has_its_cause(tmp_path, where, does, cause):

@@ -23,7 +23,6 @@ _REFUSED = "not enough memory: 2.10 GiB asked for, the limit is 2.00 GiB"
 _FAILED = "RuntimeError: mixed dtype (CPU): expect parameter to have scalar type of Float"
 _LIMITED = "memory: the limit of 2.00 GiB refuses a batch of 256"
 _EVENTS = "RuntimeError: Both events must be completed before calculating elapsed time."
-_NO_FORMULA = "there is no formula for its operations"
 
 
 def samples(count=420, *, median=_STEP):
@@ -165,7 +164,7 @@ def _point(kind, name, flop, moved, seconds, bound):
         "seconds": seconds, "seconds_is": "clean" if kind == "step" else "calibrated",
         "intensity": intensity, "flop_per_s": rate, "bound": bound,
         "share_of_peak": rate / min(PEAK, intensity * MEMORY) if flop else None,
-        "reason": None if flop else _NO_FORMULA,
+        "reason": None if flop else "there is no formula for its operations",
     }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ MIB = 2**20
 _MADE, _OWNERS = made_up("full_report"), made_up("owners")
 _FLOPS = _MADE["flops"]
 _GROWN = {line: sizes for line, *sizes in _MADE["grown"]}
-_UNSEEN = "the watch took no sample in it"
 _ON_DEVICE = ["kernels", "launch_s", "launches_total_s", "device_busy_s", "device_idle_s"]
 VIEWS = (
     "overview", "modules", "operators", "kernels", "python", "source", "memory", "flops",
@@ -108,7 +107,7 @@ def _add_watch(report):
         (70, 0.0168, 4.2, 64 * MIB, 1.4, "main (train.py:61) > batches (train.py:20)"),
         (88, 0.0161, 4.0, None, 0.0, None)])  # fmt: skip
     unseen = ("outliers.doing", "outliers.rss_bytes", "functions.watch_share")
-    report["cells_reason"] |= dict.fromkeys(unseen, _UNSEEN)
+    report["cells_reason"] |= dict.fromkeys(unseen, "the watch took no sample in it")
     shares = {"main": 0.06, "engine": 0.39, "conv2d": 0.14, "addmm": 0.07, "foreach": 0.09}
     by_name = {FUNCTIONS[key][2]: share for key, share in shares.items()}
     for record in tables["functions"]:
