@@ -10,8 +10,8 @@ from profstack.report import compare_page, html
 from tests.support.bench_reports import bench
 from tests.support.browser import count, shared, snippet, texts
 from tests.support.comparisons import comparison
+from tests.support.full_report import VIEWS, whole
 from tests.support.nsys_recordings import with_torch
-from tests.support.whole_report import VIEWS, whole
 
 # What `make test` installs beside the environment: a package that only carries axe-core.
 AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
@@ -132,11 +132,8 @@ def test_the_navigation_is_used_by_keys_alone(opened):
     assert page.evaluate("window.said") > 0
 
 
-def test_a_part_or_a_term_that_an_address_names_takes_the_focus(opened):
+def test_a_part_that_an_address_names_takes_the_focus(opened):
     page = opened(whole(), at="modules")
-    page.click("#view-modules a[href='#term-calibrated']")
-    assert page.evaluate(_FOCUS + "id") == "term-calibrated"
-    assert count(page, ".marked#term-calibrated") == 1
     page.go("steps")
     assert page.evaluate(_FOCUS + "textContent") == "Steps"
     # Narrow windows have the navigation above the view: nothing stands behind it.
@@ -176,5 +173,4 @@ def test_nothing_moves_by_itself(opened):
     calm = {"name": "prefers-reduced-motion", "value": "reduce"}
     page.call("Emulation.setEmulatedMedia", features=[calm])
     page.click("#module-picture .choice button", 2)
-    moving = snippet("moving")
-    assert page.evaluate(moving) == [0, []]
+    assert page.evaluate(snippet("moving")) == [0, []]
