@@ -71,8 +71,9 @@ def _arguments() -> argparse.Namespace:
 
 def _write(page: Path, chosen: argparse.Namespace) -> None:
     """Make the report and write its page, and say how long the page alone took."""
+    from large_report import large
+
     from profstack.report import html
-    from tests.support.large_report import large
 
     report = large(chosen.modules, chosen.functions, chosen.operators)
     began = time.perf_counter()
