@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from profstack.report import html
+from profstack.report import compare_page, html
 from tests.support.bench_reports import bench
 from tests.support.browser import count, shared, snippet, texts
+from tests.support.comparisons import comparison
 from tests.support.full_report import VIEWS, whole
 from tests.support.nsys_recordings import with_torch
 
@@ -30,11 +31,12 @@ _LEVELS = """
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A folder with the pages of a run, of a benchmark and of an import beside a run."""
+    """A folder with the pages of a run, a benchmark, an import beside a run, and a comparison."""
     folder = tmp_path_factory.mktemp("pages")
     imported = with_torch(folder / "rec")
     for name, report in (("run", whole()), ("bench", bench()), ("import", imported)):
         html.write(report, folder / f"{name}.html")
+    compare_page.write(comparison(), folder / "compare.html")
     return folder
 
 
@@ -49,7 +51,8 @@ _BOTH = ("overview", "modules", "source", "method")
 )
 def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, width, dark, views):
     page = shared()
-    others = [("bench.html", ("benchmark", "flops")), ("import.html", ("nsys",))]
+    others = [("bench.html", ("benchmark", "flops")), ("import.html", ("nsys",)),
+              ("compare.html", ("overview", "modules", "functions", "glossary"))]  # fmt: skip
     for name, opened in (("run.html", views), *others * (views is VIEWS)):
         page.open(written / name, width=width, dark=dark)
         page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")

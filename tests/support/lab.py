@@ -56,10 +56,10 @@ def opened_up(script: str, *, start: bool = False) -> str:
 def _page_file() -> Path:
     """The page without its data, its library or its start."""
     first, last = (TESTS / "support" / "page_lab.js").read_text().split("window.lab = ")
-    script = f"{first}{opened_up(html._page_script())}window.lab = {last}"
+    script = f"{first}{opened_up(html.page_script('main.js'))}window.lab = {last}"
     path = Path(tempfile.mkdtemp(prefix="page-lab-")) / "lab.html"
     with (
-        mock.patch.object(html, "_page_script", return_value=script),
+        mock.patch.object(html, "page_script", return_value=script),
         mock.patch.object(html, "library", return_value=html.Library("", "sha256-none", "none")),
     ):
         html.write(build(), path)
