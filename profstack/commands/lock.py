@@ -17,9 +17,9 @@ from profstack.capture.step_rules import RULES
 from profstack.commands.options import CommandParser, count, tell
 from profstack.errors import RecordingError, UsageError
 from profstack.launch.counted_run import Counting, run_counted
-from profstack.launch.target import Target, parse, split
+from profstack.launch.target import Target, own_rank, parse, split
 from profstack.lock import lockfile
-from profstack.lock.facts import CountedRun, Facts, read_facts
+from profstack.lock.facts import CountedRun, Facts, TooFewStepsError, read_facts
 from profstack.lock.lockfile import FILE, Lock, Table
 from profstack.privacy import mask_secrets
 
@@ -52,9 +52,9 @@ def parser() -> argparse.ArgumentParser:
     add = result.add_argument
     add("--runs", type=count, default=RUNS, metavar="N", help=f"fresh processes (default: {RUNS})")
     words = f"steps that go by before anything is counted (default: {WARMUP})"
-    add("--warmup", type=count, default=WARMUP, metavar="N", help=words)
-    words = f"steps that every layer counts (default: {STEPS})"
-    add("--steps", type=count, default=STEPS, metavar="N", help=words)
+    add("--warmup", type=count, metavar="N", help=words)
+    words = f"steps that every layer counts (default: {STEPS}, or 1 in a short script)"
+    add("--steps", type=count, metavar="N", help=words)
     add("--step-by", choices=RULES, help="what ends a step (default: found out)")
     add("--force", action="store_true", help="replace the lock of another script")
     return result
@@ -68,6 +68,10 @@ def read_arguments(
     own, words = split(argv, frozenset(chain.from_iterable(valued)))
     options, target = options_parser.parse_args(own), parse(words)
     target.check()
+    if own_rank() is not None:
+        raise UsageError(
+            "one rank of several cannot be run alone", next_step="start it without a launcher"
+        )
     if target.kind == "stdin":
         raise UsageError(
             "a script on standard input cannot be run several times",
@@ -141,10 +145,7 @@ def main(argv: list[str]) -> int:
     options, target = read_arguments(parser(), argv)
     path = lock_path(options.output, target)
     _refuse_other(path, target, force=options.force)
-    counter = Counter(
-        target, Counting(options.warmup, options.steps, options.step_by), options.quiet
-    )
-    lock = make_lock(counter, max(options.runs, 2))
+    lock = _shortest(options, target)
     try:
         path.write_text(lockfile.text_of(lock), encoding="utf-8")
     except OSError as error:
@@ -165,6 +166,23 @@ CPU_LIMITS = (
     "without an accelerator it holds no kernel launches and no device memory; .cpu(), .item() and "
     "copies are counted where the script calls them"
 )
+
+
+def _shortest(options: argparse.Namespace, target: Target) -> Lock:
+    """Return the lock; of a script with few steps it is counted in fewer of them."""
+    warmup, steps = options.warmup or WARMUP, options.steps or STEPS
+    ways = [(warmup, steps)]
+    if options.warmup is options.steps is None:
+        ways += [(WARMUP, 1), (1, 1)]
+    for number, way in enumerate(ways, 1):
+        counter = Counter(target, Counting(*way, options.step_by), options.quiet)
+        try:
+            return make_lock(counter, max(options.runs, 2))
+        except TooFewStepsError as error:
+            if number == len(ways):
+                raise
+            tell(f"profstack: {error.what}: trying with fewer")
+    raise AssertionError("one of the ways returns or raises")
 
 
 def make_lock(counter: Counter, runs: int) -> Lock:

@@ -34,6 +34,11 @@ class Key(NamedTuple):
 
 Facts = dict[Key, Value]
 
+
+class TooFewStepsError(RecordingError):
+    """The script ended before every layer had its steps."""
+
+
 # Sections, in the order of the file.
 STEP, SYNCHRONISATIONS, COMPILE, MEMORY, FUNCTIONS, MODULE = SECTIONS = (
     "step",
@@ -60,6 +65,8 @@ _READS = {
     "aten::equal": "comparisons of whole tensors (equal)",
 }
 _COPIES = ("aten::copy_",)
+# Beginnings of the names of a device's copies and fills.
+_MOVES = ("Memcpy ", "Memset ")
 # Methods of tensors that the script calls: they say `.cpu()` also where everything is on the CPU.
 _METHOD = re.compile(
     r"<method '(item|tolist|cpu|cuda|numpy|to|nonzero|__bool__|__float__|__int__)' of "
@@ -148,8 +155,12 @@ def read_facts(run: CountedRun) -> Facts:
 
     Raise RecordingError where the script made too few steps for them.
     """
-    if not run.single or not run.called:
+    if not run.steps:
         raise RecordingError(
+            "no step was found in the script", next_step="say what ends one with --step-by"
+        )
+    if not run.single or not run.called:
+        raise TooFewStepsError(
             f"the script made {run.steps} steps, which are too few to count what a step does",
             next_step="let it make more, or lower --warmup and --steps",
         )
@@ -219,7 +230,11 @@ def _operators(run: CountedRun) -> Iterator[tuple[Key, Value]]:
         counts.add(Key(MODULE, path, name), row["slice"], row["flop"])
         counts.add(Key(STEP, "", name), row["slice"], row["flop"])
     for row in run.rows("kernels"):
-        path = run.path(row["module_id"])
+        path, name = run.path(row["module_id"]), row["name"]
+        if name.startswith(_MOVES):
+            # The profiler's own name has the direction, and the kind of the host's memory.
+            counts.add(Key(STEP, "", f"{KERNEL}: {name}"), row["slice"], row["calls"])
+            continue
         counts.add(Key(MODULE, path, KERNEL), row["slice"], row["calls"])
         counts.add(Key(STEP, "", KERNEL), row["slice"], row["calls"])
     for row in run.rows("module_times"):
@@ -299,9 +314,11 @@ def _memory(run: CountedRun) -> Iterator[tuple[Key, Value]]:
 
 def compiled_name(run: CountedRun, row: Mapping[str, Any]) -> str:
     """Return the name of a function that dynamo compiled, with its file."""
-    file = row["file"] or ""
-    where = run.short(file) if run.is_own(file) else Path(file).name
-    return f"{where}::{row['name'] or 'backward'}"
+    file, name = row["file"] or "", str(row["name"])
+    if not run.is_own(file):
+        return f"{Path(file).name}::{name}"
+    whole = qualified_name(os.path.join(run.root, file), row["line"], name)
+    return f"{run.short(file)}::{whole}"
 
 
 def _compiled(run: CountedRun) -> Iterator[tuple[Key, Value]]:
