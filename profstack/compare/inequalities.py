@@ -95,7 +95,9 @@ def _facts(before: Side, after: Side) -> Iterator[Inequality]:
             list(dict.fromkeys(_words(fact.read(report)) for report in side.reports))
             for side in (before, after)
         )
-        if set(was) != set(now):
+        # What one side does not know is not known to differ; no argument is one.
+        is_known = fact.slug == "argv" or (any(was) and any(now))
+        if is_known and set(was) != set(now):
             yield _row(fact.slug, fact.name, fact.severity, fact.meaning, _all(was), _all(now))
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 from profstack.findings.reading import FunctionKey
@@ -133,8 +133,8 @@ def match_modules(before: Sequence[ModuleRow], after: Sequence[ModuleRow]) -> di
         for one, other in pair_up(*rest(), way)[0]:
             take(one, other)
     # A root of another class whose children are the same is the same model, renamed.
-    roots = [[node for node in nodes if "." not in node.path] for nodes in rest()]
-    for one, other in pair_up(*roots, lambda node: node.parameters or node.path)[0]:
+    left, free = ([node for node in nodes if "." not in node.path] for nodes in rest())
+    for one, other in pair_up(left, free, lambda node: node.parameters or node.path)[0]:
         take(one, other)
     return found
 
@@ -201,8 +201,8 @@ class Sources:
     """Files, lines and functions of the first side on the second, through moved code."""
 
     def __init__(self, before: Report, after: Report) -> None:
-        self._texts = [
-            {each["file"]: each["text"] for each in report["sources"] if each["text"] is not None}
+        self._texts: list[dict[str, str]] = [
+            {each["file"]: each["text"] for each in report["sources"] if each["text"]}
             for report in (before, after)
         ]
         self._own = [
@@ -222,8 +222,7 @@ class Sources:
         for depth in (None, 3, 2, 1):
             left = [file for file in before if file not in pairs]
             free = [file for file in after if file not in set(pairs.values())]
-            found = pair_up(left, free, lambda file, depth=depth: _tail(file, depth))[0]
-            pairs.update(found)
+            pairs.update(pair_up(left, free, partial(_tail, depth))[0])
         # A renamed file: the one whose text is most alike.
         for file in [file for file in before if file not in pairs and file in self._texts[0]]:
             free = [each for each in after if each not in set(pairs.values())]
@@ -234,10 +233,10 @@ class Sources:
         return pairs
 
     def _alike(self, before: str, after: str) -> float:
-        texts = [self._texts[0][before].splitlines(), self._texts[1][after].splitlines()]
-        if max(map(len, texts)) > _LONGEST_TEXT:
+        was, now = self._texts[0][before].splitlines(), self._texts[1][after].splitlines()
+        if max(len(was), len(now)) > _LONGEST_TEXT:
             return 0.0
-        return SequenceMatcher(None, *texts, autojunk=False).ratio()
+        return SequenceMatcher(None, was, now, autojunk=False).ratio()
 
     def text(self, side: int, file: str) -> _Text | None:
         """Return the parsed text of a file of one side; None where it was not recorded."""
@@ -268,7 +267,7 @@ class Sources:
             return {}
         found: dict[int, int] = {}
         stripped = [[line.strip() for line in text.lines] for text in (was, now)]
-        matcher = SequenceMatcher(None, *stripped, autojunk=False)
+        matcher = SequenceMatcher(None, stripped[0], stripped[1], autojunk=False)
         gone: list[int] = []
         new: list[int] = []
         for tag, first, last, start, end in matcher.get_opcodes():
@@ -281,11 +280,11 @@ class Sources:
                 gone += range(first, last)
                 new += range(start, end)
         # Lines that moved past others; a short one, such as a bracket, is no sign of that.
-        places = ([(0, at) for at in gone], [(1, at) for at in new])
-        telling = [
-            [each for each in side if len(stripped[each[0]][each[1]]) > 3] for side in places
-        ]
-        names = pair_up(*telling, lambda place: stripped[place[0]][place[1]])[0]
+        names = pair_up(
+            [(0, at) for at in gone if len(stripped[0][at]) > 3],
+            [(1, at) for at in new if len(stripped[1][at]) > 3],
+            lambda place: stripped[place[0]][place[1]],
+        )[0]
         found.update({one[1] + 1: other[1] + 1 for one, other in names})
         return found
 
@@ -301,7 +300,7 @@ class Sources:
         return span.name, first
 
 
-def _tail(file: str, depth: int | None) -> str:
+def _tail(depth: int | None, file: str) -> str:
     parts = re.split(r"[/\\]", file)
     return file if depth is None else "/".join(parts[-depth:])
 
@@ -377,10 +376,11 @@ def _alike_functions(
     texts: Sequence[dict[FunctionKey, str]],
 ) -> list[tuple[FunctionKey, FunctionKey]]:
     """Pair functions of other names or files by their text: equal ones, then the most alike."""
-    with_text = [
-        [key for key in keys if texts[side].get(key)] for side, keys in enumerate((left, free))
-    ]
-    pairs, first, second = _sided(*with_text, lambda key, side: texts[side][key])
+    pairs, first, second = _sided(
+        [key for key in left if texts[0].get(key)],
+        [key for key in free if texts[1].get(key)],
+        lambda key, side: texts[side][key],
+    )
     scores = []
     for one in first[:_MOST_COMPARED]:
         matcher = SequenceMatcher(None, "", texts[0][one], autojunk=False)

@@ -27,24 +27,22 @@ class Totals:
 
 def totals(of: Bar, before: Side, after: Side, noise: Noise, places: Places) -> Totals | None:
     """Return the step or the run with its parts; None where a side has none."""
-    wholes = before.mean_s(of), after.mean_s(of)
+    before_s, after_s = before.mean_s(of), after.mean_s(of)
     bars = before.bars(of), after.bars(of)
-    if wholes[0] is None or wholes[1] is None or not all(bars):
+    if before_s is None or after_s is None or not all(bars):
         return None
     names = list(dict.fromkeys(name for side in bars for bar in side for name in bar))
     # One grid for both sides: then differences are exact as well.
-    digit = math.ulp(max(wholes))
-    grids = [round(whole / digit) * digit for whole in wholes]
-    values = [_matrix(names, side) for side in bars]
-    kept = tuple(
-        _weights(side, of, matrix) for side, matrix in zip((before, after), values, strict=True)
-    )
+    whole = max(before_s, after_s)
+    digit = math.ulp(whole)
+    grids = [round(each / digit) * digit for each in (before_s, after_s)]
+    was_values, now_values = _matrix(names, bars[0]), _matrix(names, bars[1])
+    kept = _weights(before, of, was_values), _weights(after, of, now_values)
     means = [
-        _add_up(matrix @ weight, whole, digit)
-        for matrix, weight, whole in zip(values, kept, grids, strict=True)
+        _add_up(was_values @ kept[0], grids[0], digit),
+        _add_up(now_values @ kept[1], grids[1], digit),
     ]
-    whole = max(wholes)
-    _, _, reach = noise.reaches(*values, whole, families=len(names), kept=(kept[0], kept[1]))
+    _, _, reach = noise.reaches(was_values, now_values, whole, families=len(names), kept=kept)
     parts = []
     for at, name in enumerate(names):
         was, now = means[0][at], means[1][at]

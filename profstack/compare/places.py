@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from profstack.compare.matching import Key, Sources, match_functions, match_modules
 from profstack.compare.sides import Side, run_rows
-from profstack.findings.reading import CallGraph, FunctionKey, figure
+from profstack.findings.reading import CallGraph, FunctionKey, figure, line_s
 from profstack.storage.schema.report import OptimizerFacts, Report
 
 _Line = tuple[str, int]
@@ -289,14 +289,11 @@ def line_times(report: Report, kind: str) -> dict[_Line, float]:
     tables = report["tables"]
     sums: dict[_Line, float] = defaultdict(float)
     if kind == "outside":
-        for row in tables["lines"]:
-            if row["own"] and row["python_s"] is not None:
-                sums[row["file"], row["line"]] += figure(row, "python_s") + figure(
-                    row, "operator_s"
-                )
+        for line in tables["lines"]:
+            if line["own"] and line["python_s"] is not None:
+                sums[line["file"], line["line"]] += line_s(line)
     for row in tables["module_lines"]:
-        module = row["module"]
-        seconds = figure(row, "python_s") + figure(row, "operator_s")
+        module, seconds = row["module"], line_s(row)
         is_loss = module is not None and (module == "(loss)" or module.endswith("Loss"))
         if kind == "outside" and module not in (None, "(wait)"):
             sums[row["file"], row["line"]] -= seconds
@@ -338,7 +335,7 @@ def module_times(report: Report, part: str) -> dict[str, float]:
 def module_line(report: Report, path: str) -> _Line | None:
     """Return the line that most of a module's forward time is spent on."""
     rows = [
-        (figure(row, "python_s") + figure(row, "operator_s") - figure(row, "backward_s"), row)
+        (line_s(row) - figure(row, "backward_s"), row)
         for row in report["tables"]["module_lines"]
         if row["module"] == path or (row["module"] or "").startswith(path + ".")
     ]

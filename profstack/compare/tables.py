@@ -15,6 +15,7 @@ from profstack.compare.noise import Noise
 from profstack.compare.places import Places
 from profstack.compare.sides import Side, run_rows
 from profstack.findings.reading import FunctionKey, figure
+from profstack.stats.summary import FloatArray
 from profstack.storage.schema.comparison import Change, ComparedTable, TableRow
 from profstack.storage.schema.report import Report
 
@@ -136,12 +137,13 @@ def _rows(
         _figures([rows.get(pair[which]) for pair in pairs], len(side.reports))
         for which, (rows, side) in enumerate(((was, noise.before), (now, noise.after)))
     ]
-    values, part_of = [np.nan_to_num(side) for side in sides], whole if kind.unit == "s" else 0.0
-    first, second, reach = noise.reaches(*values, part_of, exact=kind.exact)
+    was_values, now_values = (np.nan_to_num(side) for side in sides)
+    part_of = whole if kind.unit == "s" else 0.0
+    first, second, reach = noise.reaches(was_values, now_values, part_of, exact=kind.exact)
     # The rows of a table are judged together: with many of them some differ by chance.
     families = min(len(pairs), _MOST_JUDGED)
-    joint = noise.reaches(*values, part_of, exact=kind.exact, families=families)[2]
-    known = [~np.isnan(side).all(axis=1) for side in sides]
+    joint = noise.reaches(was_values, now_values, part_of, exact=kind.exact, families=families)[2]
+    known = [list(map(bool, (~np.isnan(side)).any(axis=1))) for side in sides]
     found: list[TableRow] = []
     for at, (one, other) in enumerate(pairs):
         left = was[one] if one is not None else None
@@ -202,7 +204,7 @@ def _change(before: float | None, after: float | None, reach: float, joint: floa
     }
 
 
-def _figures(rows: Sequence[_Cells | None], recordings: int) -> np.ndarray:  # type: ignore[type-arg]  # floats
+def _figures(rows: Sequence[_Cells | None], recordings: int) -> FloatArray:
     """Return figures, one column a recording; NaN throughout for what no recording measured."""
     nothing: list[float | None] = [None] * recordings
     values = [row.values if row is not None else nothing for row in rows]
@@ -269,12 +271,12 @@ def _operator_pairs(was: Rows, now: Rows) -> list[tuple[Hashable, Hashable]]:
 
 def _moved(was: Rows, now: Rows, places: Places) -> list[tuple[Hashable, Hashable]]:
     """Match what modules hold, where a module has moved, too."""
-    found = []
+    found: list[tuple[Hashable, Hashable]] = []
     for key in was:
-        device, kind, module = key  # type: ignore[misc]  # a holder's key
-        other = (device, kind, places.modules.get(module, module))
-        if other in now:
-            found.append((key, other))
+        if isinstance(key, tuple):
+            other = (*key[:2], places.modules.get(key[2], key[2]))
+            if other in now:
+                found.append((key, other))
     return found
 
 

@@ -155,7 +155,7 @@ class Rounded:
 
 def rounded(parts: Sequence[PartChange]) -> Rounded:
     """Round the parts of one bar: three digits of the whole, two of a small difference."""
-    wholes = [sum(part[side] for part in parts) for side in ("before_s", "after_s")]  # type: ignore[literal-required]  # one of the two
+    wholes = [sum(part[side] for part in parts) for side in ("before_s", "after_s")]
     scale, unit = _scale(max(wholes))
     before, after = wholes[0] / scale, wholes[1] / scale
     largest, difference = max(before, after), abs(after - before)
@@ -164,8 +164,7 @@ def rounded(parts: Sequence[PartChange]) -> Rounded:
         decimals += min(max(math.ceil(1 - math.log10(difference) - decimals), 0), 2)
     per_s = 10**decimals / scale
     columns = [
-        _whole_numbers([part[side] * per_s for part in parts])  # type: ignore[literal-required]  # one of the two
-        for side in ("before_s", "after_s")
+        _whole_numbers([part[side] * per_s for part in parts]) for side in ("before_s", "after_s")
     ]
     return Rounded(
         unit, decimals, sum(columns[0]), sum(columns[1]), list(zip(parts, *columns, strict=True))

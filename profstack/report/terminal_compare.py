@@ -74,8 +74,8 @@ def _part_lines(of: Bar, parts: Sequence[PartChange]) -> Iterator[str]:
         figures = (shown.words(before), shown.words(after), shown.words(after - before, "+"))
         columns = "".join(f"{figure:>10}" for figure in figures)
         yield f"{mark} {part['name']:<{width}}{columns}{brackets(part)}"
-    whole = (shown.before, shown.after)
-    figures = (*map(shown.words, whole), shown.words(whole[1] - whole[0], "+"))
+    difference = shown.words(shown.after - shown.before, "+")
+    figures = (shown.words(shown.before), shown.words(shown.after), difference)
     yield f"  {'together':<{width}}{''.join(f'{figure:>10}' for figure in figures)}"
 
 
