@@ -12,12 +12,19 @@ from profstack.compare.sides import Side
 from profstack.compare.tables import tables
 from profstack.compare.verdict import answer, chosen
 from profstack.environment import __version__
+from profstack.guard import CollectorOff
 from profstack.storage.schema.comparison import ComparedFinding, Comparison
 from profstack.storage.schema.report import Report
 
 
 def compare(before: Side, after: Side, *, rules: Sequence[str] = ()) -> Comparison:
     """Compare the recordings of two sides; `rules` are those of `--fail-if`."""
+    # All that is made here is kept: a collection would find nothing.
+    with CollectorOff():
+        return _compare(before, after, rules)
+
+
+def _compare(before: Side, after: Side, rules: Sequence[str]) -> Comparison:
     noise, places = Noise(before, after), Places(before, after)
     unequal = inequalities(before, after)
     step = totals("step", before, after, noise, places)
@@ -86,5 +93,4 @@ def _function_around(file: str | None, line: int | None, which: int, places: Pla
     if file is None or line is None:
         return None
     there = places.sources.files.get(file, file) if which == 0 else file
-    span = places.graphs[which].span_around((file, line))
-    return (there, span.qualified) if span is not None else (there, None)
+    return there, places.sources.function_at(which, file, line)

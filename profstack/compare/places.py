@@ -86,19 +86,19 @@ class Places:
 
     def of_step(self, part: str, difference_s: float) -> Found:
         """Return the place of a part of the step that changed by so many seconds."""
-        if part == "optimizer" and (found := self._optimizer(difference_s)) is not None:
-            return found
+        if part == "optimizer":
+            return self._optimizer()
         if part in _MODEL:
             return self._in_model(part, difference_s)
         if part == "loss":
             return self._line_place("loss", difference_s, None)
+        if part == "Python":
+            changed = self._optimizer()
+            line = self._line_place("python", difference_s, None)
+            return changed if changed.cause and changed[:2] == line[:2] else line
         inside = self._loading(part)
-        function = self._function(difference_s, inside)
-        if part in ("optimizer", "Python") and function is NOTHING:
-            found = self._optimizer(difference_s)
-            if found is not None:
-                return found
         line = self._line_place("outside", difference_s, inside)
+        function = self._function(difference_s, inside)
         if line.line is None or (function.cause is not None and line.cause is None):
             return function
         return line
@@ -230,15 +230,12 @@ class Places:
         file, line = place or (None, None)
         return Found(file, line, path + status)
 
-    def _optimizer(self, difference_s: float) -> Found | None:
-        """Return what changed in the optimizers' options, and where the optimizer's step is."""
+    def _optimizer(self) -> Found:
+        """Return what changed in the first optimizer's options, and where its step is called."""
         was, now = ((side.first["setup"].get("optimizers") or [])[:1] for side in self._sides)
-        if not was or not now:
-            return None
-        before, after = was[0], now[0]
-        place = after["place"] or {"file": None, "line": None}
-        words = _optimizer_words(before, after)
-        return Found(place["file"], place["line"], words) if words else None
+        place = now[0]["place"] if now else None
+        words = _optimizer_words(was[0], now[0]) if was and now else None
+        return Found(place["file"], place["line"], words) if place else Found(None, None, words)
 
     # Parts of the run ----------------------------------------------------------------------------
 
@@ -285,13 +282,17 @@ def _optimizer_words(before: OptimizerFacts, after: OptimizerFacts) -> str | Non
 
 
 def line_times(report: Report, kind: str) -> dict[_Line, float]:
-    """Return seconds per step of the user's own lines: `outside` the model, or in the `loss`."""
+    """Return seconds per step of the user's own lines.
+
+    `outside` the model and the optimizer, in the `loss`, or in `python` and not in operators.
+    """
     tables = report["tables"]
     sums: dict[_Line, float] = defaultdict(float)
-    if kind == "outside":
+    if kind in ("outside", "python"):
         for line in tables["lines"]:
             if line["own"] and line["python_s"] is not None:
-                sums[line["file"], line["line"]] += line_s(line)
+                seconds = line["python_s"] if kind == "python" else line_s(line)
+                sums[line["file"], line["line"]] += seconds
     for row in tables["module_lines"]:
         module, seconds = row["module"], line_s(row)
         is_loss = module is not None and (module == "(loss)" or module.endswith("Loss"))
