@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profstack.commands.options import open_page
 from profstack.errors import RecordingError, UsageError
 from profstack.report import files
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profstack.compare.sides import Side
+    from profstack.storage.schema.comparison import Comparison
 
 HELP = "Say which of two recordings is faster, by how much beyond noise, and why."
 
@@ -36,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--with", nargs="+", dest="after", metavar="AFTER", help="the second side's recordings"
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write compare.json and compare.html")
+    parser.add_argument("--open", action="store_true", help="open the page; needs -o")
     parser.add_argument(
         "--format",
         choices=("text", "json", "markdown", "csv"),
@@ -48,10 +51,14 @@ def execute(arguments: argparse.Namespace) -> int:
     """Compare, print the answer, and write the files that were asked for."""
     before, after = (read_side(paths) for paths in _sides(arguments))
     from profstack.compare.comparison import compare
+    from profstack.compare.noise import remember_spread
     from profstack.report import terminal_compare
     from profstack.report.screen import fitting
 
+    if arguments.open and arguments.output is None:
+        raise UsageError("--open needs -o DIR", where="compare", next_step="add '-o comparison'")
     comparison = compare(before, after)
+    remember_spread((before, after))
     if arguments.format == "json":
         printed = files.text(comparison)
     elif arguments.format == "csv":
@@ -60,12 +67,29 @@ def execute(arguments: argparse.Namespace) -> int:
         printed = terminal_compare.text(comparison)
     sys.stdout.write(fitting(printed, sys.stdout.encoding))
     if arguments.output is not None:
-        folder = Path(arguments.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write(comparison, folder / "compare.json")
+        page = _write(comparison, Path(arguments.output))
         if arguments.format == "text":
-            print(f"Wrote {folder / 'compare.json'}")
+            print(f"Wrote {page}")
+        if arguments.open:
+            open_page(page)
     return 0
+
+
+def _write(comparison: Comparison, folder: Path) -> Path:
+    """Write compare.json and compare.html into a folder, and return the page's path."""
+    from profstack.report import compare_page
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot be made ({error.strerror})"
+        raise UsageError(
+            what, where=str(folder), next_step="choose another folder with -o"
+        ) from error
+    files.write(comparison, folder / "compare.json")
+    page = folder / "compare.html"
+    compare_page.write(comparison, page)
+    return page
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
