@@ -60,6 +60,10 @@ def test_the_answer_stands_before_what_it_rests_on(compared):
         True, True]  # fmt: skip
     assert count(page, "#side-medians .dot") == 6
     assert "profstack-runs/main-0003" in texts(page, "#side-facts")[0]
+    # What has a rule leads to it.
+    assert texts(page, "#finding-list a") == ["data-starved"]
+    page.click("#finding-list a")
+    assert "data-starved" in texts(page, ".marked")[0]
 
 
 @pytest.mark.parametrize(("of", "parts"), [("step", STEP_PARTS), ("run", RUN_PARTS)])

@@ -164,7 +164,7 @@ function ratioPicture(verdict, hasInterval) {
     if (right !== null) one.style.width = at(right) - at(left) + "%";
     return one;
   };
-  const ticks = roundValues(from, to, "count", 6).filter((tick) => tick >= 0);
+  const ticks = roundValues(from, to, "count", 6).filter((tick) => at(tick) > 5 && at(tick) < 95);
   const digits = ticks.length > 1 && ticks[1] - ticks[0] < 0.0999 ? 2 : 1;
   return el(
     "div",
@@ -384,7 +384,8 @@ const placeWords = ({ file, line }) =>
 
 // ---------- Findings and gates ----------
 
-function drawFindings({ facts: { findings } }) {
+function drawFindings({ facts: { findings }, overview: { rules } }) {
+  const known = new Set(rules.map((rule) => rule.slug));
   const box = byId("finding-list");
   if (!findings.length) {
     box.append(remark("No finding and no warning is gone or new."));
@@ -407,7 +408,9 @@ function drawFindings({ facts: { findings } }) {
               " ",
               one.title,
               " ",
-              linkTo("glossary", one.slug, one.slug),
+              known.has(one.slug)
+                ? linkTo("glossary", one.slug, one.slug)
+                : el("code", { class: "quiet" }, one.slug),
               placeWords(one) ? [" · ", placeWords(one)] : null,
             ),
           ),
