@@ -92,7 +92,7 @@ class WatchWrapper(Wrapper):
         if self._sampler.thinned:
             times = [f"{1e3 * each:.0f} ms from {s:.0f} s on" for s, each in self._sampler.thinned]
             times.append(f"{1e3 * WATCH_INTERVAL_S:.0f} ms before")
-            less = "to stay small and cheap the watch samples less often in a long run"
+            less = "to stay small and cheap the watch samples less often"
             cut.append(f"{less}: every {', every '.join(times)}")
         if self._sampler.stacks.cut:
             cut.append("stacks were too deep or too many: some are cut short")
