@@ -230,7 +230,7 @@ def judged(name: str, steps: int, rounds: int, allowed_s: float) -> dict[str, li
 
 def main() -> None:
     """Measure and print."""
-    from profstack.capture.engine import FIXED_S
+    from profstack.capture.run_limits import FIXED_S
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)

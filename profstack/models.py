@@ -67,6 +67,23 @@ def parameter_count(module: Any) -> int | None:
     return None
 
 
+def own_parameters(module: Any) -> tuple[int, int, int] | None:
+    """Count the parameters of a module without its children, their bytes, and the trainable ones.
+
+    None while a lazy one has no shape.
+    """
+    from torch._C import DisableTorchFunction
+    from torch.nn.parameter import is_lazy
+
+    with Guard(), DisableTorchFunction():
+        own = [each for each in vars(module).get("_parameters", {}).values() if each is not None]
+        if not any(map(is_lazy, own)):
+            sizes = [(each.numel(), each.numel() * each.element_size()) for each in own]
+            trainable = sum(each.numel() for each in own if each.requires_grad)
+            return sum(size for size, _ in sizes), sum(nbytes for _, nbytes in sizes), trainable
+    return None
+
+
 def _frozen_count(module: Any) -> int:
     """Count the constants that frozen TorchScript has for parameters; 0 for other modules."""
     from torch.jit import ScriptModule

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.processes import CHECKOUT, LEFT_OUT, TESTS, RunProfstack, clean_environment
+from tests.support.processes import CHECKOUT, LEFT_OUT, TESTS, RunProfstack, run_python
 from tests.support.recorded_runs import RecordedRuns, recorded_runs
 
 # A shell starts its background jobs with SIGINT ignored, and children inherit that.
@@ -49,42 +47,10 @@ def _nothing_compiled() -> Iterator[None]:
         torch._dynamo.utils.counters.clear()
 
 
-@pytest.fixture(scope="session")
-def checkout() -> Path:
-    """The root of the checkout."""
-    return CHECKOUT
-
-
-@pytest.fixture(scope="session")
-def examples(checkout: Path) -> Path:
-    """The folder of the examples."""
-    return checkout / "examples"
-
-
 @pytest.fixture
 def run_profstack(tmp_path: Path) -> RunProfstack:
-    """Start `python -m profstack ARGS`; in the test's own folder unless told otherwise.
-
-    `env` adds to the cleaned environment; further keywords go to `subprocess.run`.
-    """
-
-    def run(
-        args: list[str], cwd: Path | None = None, env: dict[str, str] | None = None, **keywords: Any
-    ) -> subprocess.CompletedProcess[str]:
-        if "input" not in keywords:
-            keywords.setdefault("stdin", subprocess.DEVNULL)
-        keywords.setdefault("timeout", 240)
-        return subprocess.run(
-            [sys.executable, "-m", "profstack", *map(str, args)],
-            cwd=cwd or tmp_path,
-            env=clean_environment(**(env or {})),
-            capture_output=True,
-            text=True,
-            check=False,
-            **keywords,
-        )
-
-    return run
+    """Start `python -m profstack ARGS`, in the test's own folder; keywords are `run_python`'s."""
+    return lambda args, **how: run_python("-m", "profstack", *args, **{"cwd": tmp_path, **how})
 
 
 @pytest.fixture(scope="session")

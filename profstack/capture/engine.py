@@ -11,9 +11,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,202 +19,15 @@ from profstack.capture.hooks import DISCOVER, OFF, TorchHooks
 from profstack.capture.loops import LONG_ENOUGH, BeginAt, Loop, Loops
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
-from profstack.capture.slices import Event, Observing, SlicePlan, Targets, settle, watch
+from profstack.capture.run_limits import Budget, EarlyPage, Limits
+from profstack.capture.slices import Event, Observing, SlicePlan, SliceQueue, Targets, settle, watch
 from profstack.capture.step_events import StepEvents
 from profstack.capture.step_log import LOOP, StepLog, StopRun
 from profstack.capture.step_rules import StepRule
 from profstack.guard import CollectorOff, Guard
 from profstack.layer import SliceData
 from profstack.stats.clock import Clock
-from profstack.storage.folder import PAGE_MARKER, append_event
-
-# Slices of one run that are repeated because evaluation fell into them.
-MOST_REPEATED = 4
-# The same for those that another loop has ended.
-MOST_INTERRUPTED = 20
-
-
-class SliceQueue:
-    """Gives out the slices of a plan one by one; each new plan begins with its first one."""
-
-    def __init__(self, make_plan: Callable[[], Iterator[SlicePlan]], targets: Targets) -> None:
-        self.targets = targets
-        # The layers that may not begin again at the step number at which they ended.
-        self.ended: tuple[frozenset[str], int | None] = (frozenset(), None)
-        # The round of the slice that ended last.
-        self.finished_round = 0
-        self._make_plan = make_plan
-        self._plans: dict[int, Iterator[SlicePlan]] = {}
-        self._number = 0
-        self._repeated = self._interrupted = 0
-
-    def begin(self, number: int) -> None:
-        """Begin the plan of this number, or go on with it."""
-        self._number = number
-        if number not in self._plans:
-            self._plans[number] = self._make_plan()
-
-    def put_first(self, *planned: SlicePlan) -> None:
-        """Put slices before all others of the plan."""
-        self._plans[self._number] = chain(planned, self._plans.get(self._number, ()))
-
-    def interrupted(self, planned: SlicePlan) -> None:
-        """Put a slice first once more into which another loop fell, if not for too many times."""
-        if planned.kind == "watch" and planned.round:
-            self.put_first(planned)
-        elif self._interrupted < MOST_INTERRUPTED and (
-            planned.observers or planned.kind == "clean"
-        ):
-            self._interrupted += 1
-            self.put_first(planned)
-
-    def repeat(self, planned: SlicePlan) -> None:
-        """Put a spoilt slice first once more, where it is worth another one."""
-        if planned.round >= 2 and self._repeated < MOST_REPEATED:
-            self._repeated += 1
-            self.put_first(settle(self.targets, planned.round, planned.observers), planned)
-
-    def next(self, total: int) -> SlicePlan:
-        """Return the slice that begins after `total` steps.
-
-        A step to settle comes first where a tool would start at the very boundary at which it has
-        ended and must not.
-        """
-        # A plan never ends: its last slice is the watch.
-        planned = next(self._plans[self._number])
-        layers, ended_at = self.ended
-        if ended_at == total and any(name in layers for name, _ in planned.observers):
-            self.put_first(planned)
-            return settle(self.targets, planned.round)
-        return planned
-
-
-# -- what measuring may cost --------------------------------------------------------------------
-
-# What may be added to a run however short it is: twice what all rounds take on an idle machine, so
-# that short runs on a busy one have them too.
-FIXED_S = 5.0
-
-
-class Budget:
-    """Keeps what profstack adds below a share of the run; `percent` None is no limit.
-
-    What is added is the time in which the script stands still for a switch, and how much longer the
-    steps of observed slices take than clean ones.
-    """
-
-    def __init__(self, percent: float | None, began: float) -> None:
-        self.percent = percent
-        self.spent_s = 0.0
-        # Those for which the run waits, None while it waits for nothing.
-        self.waiting: Observing | None = None
-        # Observed slices without a price yet, each with the time of its stop: what their steps cost
-        # is known once a clean slice is over.
-        self.unpriced: list[tuple[Observing, float, Event]] = []
-        self._began = began
-        self._costs: dict[Observing, float] = {}
-
-    def learn(self, clean_s: float) -> None:
-        """Price the slices so far: the stop after each, and its steps beyond clean ones."""
-        for observers, stopped_s, event in self.unpriced:
-            slower_s = max((event["mean_s"] or 0.0) - clean_s, 0.0) * event["steps"]
-            self.spent_s += slower_s
-            self._costs[observers] = stopped_s + slower_s
-        self.unpriced.clear()
-
-    def wait_s(self, observers: Observing, now: float, more_s: float = 0.0) -> float:
-        """Return how long the run has to go on until there is room for such a slice.
-
-        `more_s` is what was added besides, and is not counted yet.
-        """
-        if not self.percent:
-            return 0.0
-        usual = sum(self._costs.values()) / len(self._costs) if self._costs else 0.0
-        wanted_s = self.spent_s + more_s + self._costs.get(observers, usual) - FIXED_S
-        return max(100.0 * wanted_s / self.percent - (now - self._began), 0.0)
-
-
-# -- the page that is written while the script runs ----------------------------------------------
-#
-# The parent process writes the page and takes a core for it, so nothing is measured meanwhile.
-
-# Show the page after so many seconds of measuring.
-DUE_S = 60.0
-# The parent may be gone or busy: measuring goes on without the page after so long.
-PATIENCE_S = 30.0
-LOOK_S = 0.05
-
-
-class EarlyPage:
-    """Asks for the page once per run, and looks for it now and then."""
-
-    def __init__(self, folder: Path, *, wait: bool) -> None:
-        self._folder = folder
-        self._wait = wait
-        self._asked = False
-        self._began = float("inf")
-        self._since = 0.0
-        self._looked = 0.0
-
-    def measuring(self) -> None:
-        """Note that a slice begins."""
-        self._began = min(self._began, time.perf_counter())
-
-    def is_due(self, finished_round: int) -> bool:
-        """Return whether every layer has had a slice and a minute of measuring has passed."""
-        may_ask = self._wait and not self._asked and finished_round >= 2
-        return may_ask and time.perf_counter() - self._began > DUE_S
-
-    def ask(self) -> None:
-        """Ask the parent for the page, unless it was asked before."""
-        if not self._asked:
-            self._asked = True
-            self._since = self._looked = time.perf_counter()
-            append_event(self._folder, {"event": "page"})
-
-    def is_over(self, now: float) -> bool:
-        """Return whether the page has come or is no longer waited for."""
-        if now - self._looked < LOOK_S:
-            return False
-        self._looked = now
-        return now - self._since > PATIENCE_S or (self._folder / PAGE_MARKER).exists()
-
-
-# -- the end of a run by `--max-steps` or `--max-seconds`, or with its plan under `--nsys` -------
-
-
-@dataclass
-class Limits:
-    """Knows which limit is reached, and how often the script was asked to end.
-
-    `max_steps` and `max_seconds` are None for no limit; seconds count from the making of this
-    object, when torch was imported. With `by_plan` the run is over when its plan is
-    (`plan_is_over`).
-    """
-
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    by_plan: bool = False
-    plan_is_over: bool = False
-    asked: int = 0
-    began: float = field(default_factory=time.perf_counter)
-
-    def reached(self, steps: int) -> str | None:
-        """Return `max_steps`, `max_seconds`, `nsys`, or None while the run may go on."""
-        if self.by_plan and self.plan_is_over:
-            return "nsys"
-        if self.max_steps is not None and steps >= self.max_steps:
-            return "max_steps"
-        if self.max_seconds is not None and time.perf_counter() - self.began >= self.max_seconds:
-            return "max_seconds"
-        return None
-
-    def next_look(self, steps: int) -> list[int]:
-        """Return in how many steps from now a limit can be reached; empty without limits."""
-        if self.max_seconds is not None:
-            return [1]
-        return [] if self.max_steps is None else [max(1, self.max_steps - steps)]
-
+from profstack.storage.folder import append_event
 
 _perf_counter, _process_time, _getframe = time.perf_counter, time.process_time, sys._getframe
 

@@ -30,6 +30,7 @@ from profstack.models import (
     class_name,
     innermost,
     is_loss,
+    own_parameters,
     parameter_count,
     wrapped_module,
 )
@@ -48,6 +49,8 @@ class ModuleInfo:
     instance: int
     parent_id: int | None
     parameters: int | None
+    # Parameters of its own, their bytes, and the trainable ones.
+    own: tuple[int, int, int] | None = None
     is_loss: bool = False
     range_name: str = ""
     # One of torch's wrappers is around it; the script may call it without that.
@@ -59,6 +62,8 @@ class ModuleInfo:
         """Return the row of table `modules`."""
         columns = ("module_id", "path", "label", "type", "instance", "parent_id", "parameters")
         row: dict[str, SqlValue] = {column: getattr(self, column) for column in columns}
+        names = ("own_parameters", "own_bytes", "own_trainable")
+        row.update(zip(names, self.own or (None, None, None), strict=True))
         return {**row, "aliases": json.dumps(self.aliases)}
 
 
@@ -209,6 +214,7 @@ class ModuleNames:
                 instance,
                 parent.module_id if parent else None,
                 parameter_count(module),
+                own_parameters(module),
                 is_loss(module),
                 f"{MODULE_PREFIX}{number}",
             )

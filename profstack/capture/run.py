@@ -18,11 +18,20 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from profstack import layer as profstack_layer
-from profstack.capture.engine import Engine, Limits
+from profstack.capture.engine import Engine
 from profstack.capture.loops import BeginAt
 from profstack.capture.module_names import ModuleNames
 from profstack.capture.observers import Observers
-from profstack.capture.slices import LayerMode, Observing, SlicePlan, Targets, plan, watch
+from profstack.capture.run_limits import Limits
+from profstack.capture.slices import (
+    LayerMode,
+    Observing,
+    SlicePlan,
+    Targets,
+    counting_plan,
+    plan,
+    watch,
+)
 from profstack.capture.threads import made_by_multiprocessing
 from profstack.environment import under_nsys
 from profstack.guard import Guard, complain, delay_signals
@@ -36,6 +45,13 @@ OPTIONS = "logs/options.json"
 
 class CaptureOptions(TypedDict):
     """The steps of a run for Nsight Systems alone: those before its slice, and its own."""
+
+    warmup: int
+    steps: int
+
+
+class CountOptions(TypedDict):
+    """The steps of a run that counts: those that go by first, and those that each layer sees."""
 
     warmup: int
     steps: int
@@ -56,6 +72,7 @@ class RunOptions(TypedDict, total=False):
     memory_by: str
     source: bool
     capture: CaptureOptions
+    counting: CountOptions
     begin_at: dict[str, Any] | None
 
 
@@ -109,9 +126,18 @@ def shared_modes(layers: list[str], mode: str = "shared") -> Observing:
 
 
 def make_plan(
-    layers: list[str], targets: Targets, capture: CaptureOptions | None = None
+    layers: list[str],
+    targets: Targets,
+    capture: CaptureOptions | None = None,
+    counting: CountOptions | None = None,
 ) -> Iterator[SlicePlan]:
-    """Return the slices of one plan; with `capture` those of a run for Nsight Systems alone."""
+    """Return the slices of one plan.
+
+    With `capture` they are those of a run for Nsight Systems alone, with `counting` those of a run
+    that counts.
+    """
+    if counting is not None:
+        return counting_plan(targets, warmup=counting["warmup"], steps=counting["steps"])
     if capture is not None:
         return capture_plan(layers, targets, warmup=capture["warmup"], steps=capture["steps"])
     modes = layer_modes(layers)
@@ -153,18 +179,19 @@ def start_engine(
     options = read_options(folder)
     layers = list(options["layers"])
     targets = Targets(**options["targets"])
-    capture = options.get("capture")
+    capture, counting = options.get("capture"), options.get("counting")
+    ends_by = "nsys" if capture is not None else "counted" if counting is not None else None
     writer = Writer(folder, keep_source=bool(options.get("source", True)))
     memory_by = options.get("memory_by", profstack_layer.OWN_TRACER)
     observers = Observers(layers, writer, options.get("left_out"), memory_by)
     engine = Engine(
         torch,
         observers,
-        lambda: make_plan(layers, targets, capture),
+        lambda: make_plan(layers, targets, capture, counting),
         targets,
         live_optimizers=live_optimizers,
         step_by=options["step_by"],
-        limits=Limits(options["max_steps"], options["max_seconds"], by_plan=capture is not None),
+        limits=Limits(options["max_steps"], options["max_seconds"], by_plan=ends_by),
         wait_for_page=not options["lockstep"],
         origin=origin,
         # Ranks keep in step by counts of steps, and not by time.
@@ -175,6 +202,8 @@ def start_engine(
         observers.log.note(slug, text, "nvtx")
     engine.log.synchronised = bool(options.get("sync"))
     writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
+    if counting is not None:
+        writer.facts({"cpu_capability": torch.backends.cpu.get_cpu_capability()})
     engine.tools.update(tools)
     try:
         engine.begin(whole=shared_modes(layers, "whole") if options["whole"] else ())

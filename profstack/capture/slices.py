@@ -8,8 +8,9 @@ after it the open-ended watch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypedDict
 
 from profstack.layer import Mode
@@ -113,6 +114,27 @@ def plan(layers: list[LayerMode], targets: Targets, shared: Observing = ()) -> I
     yield watch(last)
 
 
+# Layers and modes of a run that counts: those that see a step one by one, and those of all steps.
+_ONE_BY_ONE = ("torch", "detail")
+_TOGETHER = (("cprofile", "timed"), ("torch", "lines"))
+
+
+def counting_plan(targets: Targets, *, warmup: int, steps: int) -> Iterator[SlicePlan]:
+    """Yield the slices of a run that counts what steps do: every layer sees `steps` steps.
+
+    The numbers of the observed steps depend on nothing but the arguments. `warmup` steps go by
+    before them, in which memory is taken and code compiled.
+    """
+    yield SlicePlan("settle", (), 1, warmup)
+    for _ in range(steps):
+        yield SlicePlan(_ONE_BY_ONE[0], (_ONE_BY_ONE,), 2, 1)
+        yield settle(targets, 2)
+    for observer in _TOGETHER:
+        yield SlicePlan(observer[0], (observer,), 2, steps)
+        yield settle(targets, 2)
+    yield watch(2)
+
+
 def watch(number: int) -> SlicePlan:
     """Return the open-ended slice that nothing observes: its steps are only counted."""
     return SlicePlan("watch", (), number, 1, float("inf"))
@@ -141,3 +163,64 @@ def _first_round(layers: list[LayerMode], shared: Observing) -> Iterator[SlicePl
         if not mode.counts:
             yield SlicePlan(layer, ((layer, mode.name),), 1, 1)
             yield clean
+
+
+# Slices of one run that are repeated because evaluation fell into them.
+MOST_REPEATED = 4
+# The same for those that another loop has ended.
+MOST_INTERRUPTED = 20
+
+
+class SliceQueue:
+    """Gives out the slices of a plan one by one; each new plan begins with its first one."""
+
+    def __init__(self, make_plan: Callable[[], Iterator[SlicePlan]], targets: Targets) -> None:
+        self.targets = targets
+        # The layers that may not begin again at the step number at which they ended.
+        self.ended: tuple[frozenset[str], int | None] = (frozenset(), None)
+        # The round of the slice that ended last.
+        self.finished_round = 0
+        self._make_plan = make_plan
+        self._plans: dict[int, Iterator[SlicePlan]] = {}
+        self._number = 0
+        self._repeated = self._interrupted = 0
+
+    def begin(self, number: int) -> None:
+        """Begin the plan of this number, or go on with it."""
+        self._number = number
+        if number not in self._plans:
+            self._plans[number] = self._make_plan()
+
+    def put_first(self, *planned: SlicePlan) -> None:
+        """Put slices before all others of the plan."""
+        self._plans[self._number] = chain(planned, self._plans.get(self._number, ()))
+
+    def interrupted(self, planned: SlicePlan) -> None:
+        """Put a slice first once more into which another loop fell, if not for too many times."""
+        if planned.kind == "watch" and planned.round:
+            self.put_first(planned)
+        elif self._interrupted < MOST_INTERRUPTED and (
+            planned.observers or planned.kind == "clean"
+        ):
+            self._interrupted += 1
+            self.put_first(planned)
+
+    def repeat(self, planned: SlicePlan) -> None:
+        """Put a spoilt slice first once more, where it is worth another one."""
+        if planned.round >= 2 and self._repeated < MOST_REPEATED:
+            self._repeated += 1
+            self.put_first(settle(self.targets, planned.round, planned.observers), planned)
+
+    def next(self, total: int) -> SlicePlan:
+        """Return the slice that begins after `total` steps.
+
+        A step to settle comes first where a tool would start at the very boundary at which it has
+        ended and must not.
+        """
+        # A plan never ends: its last slice is the watch.
+        planned = next(self._plans[self._number])
+        layers, ended_at = self.ended
+        if ended_at == total and any(name in layers for name, _ in planned.observers):
+            self.put_first(planned)
+            return settle(self.targets, planned.round)
+        return planned

@@ -16,8 +16,11 @@ import sys
 SUMMARIES = {
     "run": "run a script once and write its page",
     "bench": "measure a callable or a model cleanly, layer by layer",
+    "lock": "write the exact numbers of a step into a file for the repository",
+    "check": "compare a step with its lock, and say what differs and where",
     "report": "write the page of a recording again",
     "show": "print a recording's figures in the terminal",
+    "compare": "say which of two recordings is faster, by how much, and why",
     "view": "open a recording's page, or its profile in snakeviz",
     "import": "take in profiles made by other tools",
     "doctor": "say which layers and tools work here, and what to install",

@@ -142,13 +142,10 @@ def child_environment(folder: Path, options: Sequence[str]) -> dict[str, str]:
     return environment
 
 
-def run(
-    arguments: Sequence[str], folder: Path, options: Sequence[str], poll: Callable[[], None]
-) -> int:
-    """Run `python arguments` to its end, calling `poll` ten times a second, later less often.
+def command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line of `python arguments`, with this interpreter and its flags.
 
-    Returns the exit code, negative for the signal that killed it. Raises UsageError where a flag of
-    the interpreter makes it impossible to arm the child.
+    Raises UsageError where a flag makes it impossible to arm the child.
     """
     flags = interpreter_flags()
     blocked = _isolating(flags)
@@ -157,11 +154,22 @@ def run(
             f"python {blocked} keeps profstack out of the script's process",
             next_step=f"start profstack without {blocked}",
         )
-    command = [sys.executable, *flags, *arguments]
+    return [sys.executable, *flags, *arguments]
+
+
+def run(
+    arguments: Sequence[str], folder: Path, options: Sequence[str], poll: Callable[[], None]
+) -> int:
+    """Run `python arguments` to its end, calling `poll` ten times a second, later less often.
+
+    Returns the exit code, negative for the signal that killed it. Raises UsageError where a flag of
+    the interpreter makes it impossible to arm the child.
+    """
+    words = command(arguments)
     environment = child_environment(folder, options)
     if hasattr(signal, "sigtimedwait"):
-        return _run_with_signals(command, environment, poll)
-    child = subprocess.Popen(command, env=environment)
+        return _run_with_signals(words, environment, poll)
+    child = subprocess.Popen(words, env=environment)
     while True:
         try:
             return child.wait(POLL_S)

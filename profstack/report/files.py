@@ -18,6 +18,7 @@ from profstack.storage.folder import DATABASE, RUNS
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from profstack.storage.schema.comparison import Comparison
     from profstack.storage.schema.report import Report
 
 
@@ -52,13 +53,13 @@ def _write_report(folder: Path) -> Path:
 # report.json ------------------------------------------------------------------------------------
 
 
-def write(report: Report, path: Path) -> None:
-    """Write the report to `path` in one go: a reader sees the old file or the new one."""
+def write(report: Report | Comparison, path: Path) -> None:
+    """Write a report to `path` in one go: a reader sees the old file or the new one."""
     replace_text(path, text(report))
 
 
-def text(report: Report) -> str:
-    """Return the report as JSON, with one row of a table per line; null for NaN.
+def text(report: Report | Comparison) -> str:
+    """Return the report or the comparison as JSON, with one row of a table per line; null for NaN.
 
     So two reports can be compared with line tools, and a large one stays readable.
     """
@@ -192,6 +193,15 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
         return newest_recording(path)
     lacks = f"{DATABASE} is not {'in' if path.is_dir() else 'beside'} it"
     raise RecordingError(f"not a recording: {lacks}", where=given, next_step=_NEXT_STEP)
+
+
+def all_recordings(given: Path) -> list[Path]:
+    """Return the recording at `given`, or all of a folder of recordings in the order of names."""
+    if given.is_dir() and _home(given) is None:
+        found = (_home(entry) for entry in sorted(_entries(given)))
+        if homes := [home for home in found if home is not None]:
+            return homes
+    return [recording_folder(str(given), exactly=True)]
 
 
 def _entries(folder: Path) -> list[Path]:

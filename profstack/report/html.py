@@ -179,12 +179,6 @@ def replace_text(path: Path, content: str) -> None:
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 _OTHER_FORM = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
-# One template each, `view-NAME.html.j2`, in the order of the navigation.
-_VIEWS = (
-    *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
-    *("benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
-)
-_STYLES = ("page.css", "bench.css", "trees.css", "overview.css", "source.css", "method.css")
 # A chart that is saved as a picture has an address in the page's own memory.
 _POLICY = (
     "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -192,29 +186,68 @@ _POLICY = (
 )
 
 
+@dataclass(frozen=True)
+class PageKind:
+    """A kind of page.
+
+    `entry` is the module that starts it, `facts` the file beside it that holds the same facts,
+    `command` the subcommand that writes it again.
+    """
+
+    entry: str
+    styles: tuple[str, ...]
+    facts: str
+    command: str
+
+
+# One template each, `view-NAME.html.j2`, in the order of the navigation.
+_VIEWS = (
+    *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
+    *("benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
+)
+STYLES = ("page.css", "bench.css", "trees.css", "overview.css")
+_REPORT = PageKind("main.js", (*STYLES, "source.css", "method.css"), "report.json", "report")
+
+
 def render(report: Report, *, base: str = "") -> str:
     """Return the page as HTML; `base` is the path from the page's folder to the recording's."""
-    data, parts = divide(prepare(report, base=base).as_dict())
-    environment = _environment()
-    # The first runs before anything is drawn: the choice of light or dark.
-    scripts = [template("theme.js"), _page_script()]
-    charts = library()
-    digests = [*map(script_digest, scripts), *([charts.digest] if charts else [])]
+    page = prepare(report, base=base).as_dict()
     imported = report.get("nsys")
     subject = report["script"] or (imported and imported["file"]) or "profstack"
-    return environment.get_template("page.html.j2").render(
-        # Without lone surrogates, which no encoding can write.
-        title=f"{subject} - profstack".encode("utf-8", "replace").decode("utf-8"),
-        style=Markup("".join(map(template, _STYLES))),
-        # The policy allows these scripts alone, and no loading.
-        policy=_POLICY.format(" ".join(f"'{digest}'" for digest in digests)),
-        early_script=Markup(scripts[0]),
-        page_script=Markup(scripts[-1]),
-        views=_VIEWS,
-        data=data,
-        packs={name: packed(part) for name, part in parts.items()}.items(),
-        plotly=charts,
-        version=report["profstack_version"],
+    views = {view: f"view-{view}.html.j2" for view in _VIEWS}
+    return assemble(_REPORT, page, subject, views, report["profstack_version"])
+
+
+def assemble(
+    kind: PageKind, page: Mapping[str, Any], subject: str, views: Mapping[str, str], version: str
+) -> str:
+    """Return a page of this kind as HTML.
+
+    `page` is its data (see `divide`), `views` the template of each view in order.
+    """
+    data, parts = divide(page)
+    # The first runs before anything is drawn: the choice of light or dark.
+    scripts = [template("theme.js"), page_script(kind.entry)]
+    charts = library()
+    digests = [*map(script_digest, scripts), *([charts.digest] if charts else [])]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            # Without lone surrogates, which no encoding can write.
+            title=f"{subject} - profstack".encode("utf-8", "replace").decode("utf-8"),
+            kind=kind,
+            style=Markup("".join(map(template, kind.styles))),
+            # The policy allows these scripts alone, and no loading.
+            policy=_POLICY.format(" ".join(f"'{digest}'" for digest in digests)),
+            early_script=Markup(scripts[0]),
+            page_script=Markup(scripts[-1]),
+            views=views.items(),
+            data=data,
+            packs={name: packed(part) for name, part in parts.items()}.items(),
+            plotly=charts,
+            version=version,
+        )
     )
 
 
@@ -250,14 +283,14 @@ def template(name: str) -> str:
 
 
 @cache
-def _page_script() -> str:
-    """The page's modules as one script: each a function's scope, called once, imports first.
+def page_script(entry: str) -> str:
+    """Return a page's modules as one script: each a function's scope, called once, imports first.
 
     A browser that reads the page from disk loads no module beside it, and modules inside the page
     have no address to be imported by. One script has one hash in the page's policy.
     """
     modules: dict[str, str] = {}
-    _add_module("main.js", modules, ())
+    _add_module(entry, modules, ())
     body = "\n".join(modules.values())
     return f'(function () {{\n"use strict";\nconst MODULES = {{}};\n{body}\n}})();\n'
 

@@ -148,11 +148,11 @@ HEAVIEST = {
 }
 
 
-def left_out_text(kept: int, total: int, order: str) -> str | None:
+def left_out_text(kept: int, total: int, order: str, elsewhere: str = ELSEWHERE) -> str | None:
     """Return the sentence about rows that are not on the page; None if all are there."""
     if kept >= total:
         return None
-    return f"{kept:,} of {total:,} rows are on this page ({order}); all are in {ELSEWHERE}."
+    return f"{kept:,} of {total:,} rows are on this page ({order}); all are in {elsewhere}."
 
 
 def page_table(

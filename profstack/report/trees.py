@@ -23,8 +23,10 @@ from profstack.report.page_tables import (
     AnyRow,
     compact,
     left_out_text,
+    number,
     weight,
 )
+from profstack.storage.schema.comparison import TableRow
 from profstack.storage.schema.rows import CallRow, FunctionRow, ModuleRow, PeakHolderRow
 
 MOST_PICTURED = 2_000
@@ -110,29 +112,55 @@ def module_picture(
     modules: Sequence[ModuleRow], holders: Sequence[PeakHolderRow], most: int = MOST_PICTURED
 ) -> ModulePicture | None:
     """Return the picture of the modules and the peak's holders; None where there is no module."""
-    nodes = _tree(modules)
+    nodes = _tree({row["path"]: row for row in modules})
     if not nodes:
         return None
     metrics = [*_column_metrics(nodes), *_peak_metrics(nodes, holders)]
     listed = list(nodes.values())
-    # The area of a node is its own and those inside it.
-    for node in reversed(list(_downwards(listed))):
-        for key in (metric.key for metric in metrics):
-            inside = sum(child.sums[key] for child in node.children)
-            node.sums[key] = (node.own.get(key) or 0.0) + inside
+    _add_up(listed, [metric.key for metric in metrics])
     # Areas of 0 show nothing: an inference has no backward pass to draw.
     seen = [metric for metric in metrics if any(node.sums[metric.key] for node in listed)]
     return _cut(listed, seen, most)
 
 
-def _tree(modules: Sequence[ModuleRow]) -> dict[str, _Node]:
+def change_picture(rows: Sequence[TableRow], most: int = MOST_PICTURED) -> ModulePicture | None:
+    """Return the modules of both sides by area; None where there is no module.
+
+    A row is a module's own figure. The metrics are `larger` (the larger of both sides, the area),
+    `before`, `after`, and `changed`: the differences that are more than noise, or may be.
+    """
+    nodes = _tree({row["key"]: row for row in rows})
+    if not nodes:
+        return None
+    for row in rows:
+        change = row["change"]
+        before, after = (max(number(one), 0.0) for one in (change["before"], change["after"]))
+        moved = 0.0 if change["beyond_noise"] is False else after - before
+        figures = {"larger": max(before, after), "before": before, "after": after, "changed": moved}
+        own = nodes[row["key"]].own
+        for key, figure in figures.items():
+            own[key] = (own.get(key) or 0.0) + figure
+    keys = ("larger", "before", "after", "changed")
+    listed = list(nodes.values())
+    _add_up(listed, keys)
+    return _cut(listed, [Metric(key, (), [], 0.0, 0) for key in keys], most, keys[:1])
+
+
+def _add_up(nodes: Sequence[_Node], keys: Sequence[str]) -> None:
+    """Fill the sums: the area of a node is its own and those inside it."""
+    for node in reversed(list(_downwards(nodes))):
+        for key in keys:
+            inside = sum(child.sums[key] for child in node.children)
+            node.sums[key] = (node.own.get(key) or 0.0) + inside
+
+
+def _tree(records: Mapping[str, AnyRow]) -> dict[str, _Node]:
     """Return the rows by path, each after the row around it."""
     nodes: dict[str, _Node] = {}
-    for record in sorted(modules, key=lambda record: record["path"].count(".")):
-        path = record["path"]
-        nodes[path] = _Node(path, _nearest(path, nodes), record)
+    for path in sorted(records, key=lambda path: path.count(".")):
+        nodes[path] = _Node(path, _nearest(path, nodes), records[path])
     # In the report's own order from here on: it is that of the first calls.
-    in_order = {record["path"]: nodes[record["path"]] for record in modules}
+    in_order = {path: nodes[path] for path in records}
     for node in in_order.values():
         if node.parent is not None:
             node.parent.children.append(node)
@@ -219,11 +247,16 @@ def _peak_metrics(nodes: dict[str, _Node], holders: Sequence[PeakHolderRow]) -> 
         yield Metric(key, (), [], 0.0, 0, device)
 
 
-def _cut(nodes: Sequence[_Node], metrics: Sequence[Metric], most: int) -> ModulePicture:
-    """Return the nodes that are largest in any metric; the rest is summed up at its parent."""
+def _cut(
+    nodes: Sequence[_Node], metrics: Sequence[Metric], most: int, by: Sequence[str] = ()
+) -> ModulePicture:
+    """Return the nodes that are largest in any metric; the rest is summed up at its parent.
+
+    `by` names the metrics that count for that, where it is not all of them.
+    """
     order = list(_downwards(nodes))
     keys = [metric.key for metric in metrics]
-    kept = _largest(order, keys, most)
+    kept = _largest(order, by or keys, most)
     rows = kept + _rests(order, kept, keys)
     numbers = {id(node): at for at, node in enumerate(kept)}
     return ModulePicture(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from profstack.report import compare_page
 from tests.support.browser import EXECUTABLE, pages, shared
 from tests.support.lab import Lab
 
@@ -19,6 +20,13 @@ def pytest_collection_modifyitems(items):
 def lab():
     """The page's functions, on a page without data."""
     return Lab(shared())
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Opens the page of a comparison; at the end nothing may be broken."""
+    with pages(tmp_path, compare_page.write) as open_page:
+        yield open_page
 
 
 @pytest.fixture

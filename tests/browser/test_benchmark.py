@@ -40,7 +40,7 @@ def test_modes_are_peaks_above_the_valleys_and_intervals_on_one_scale(lab):
         {"name": "b", "value": 0.015, "low": None, "high": 0.02, "colour": "blue"},
     ]  # fmt: skip
     tell = """
-        (rows) => [...T.benchmark.spanRows(rows).querySelectorAll(
+        (rows) => [...T.charts.spanRows(rows).querySelectorAll(
           '.interval[aria-hidden=true] > *')].map((one) =>
             [one.className, parseFloat(one.style.left)])
     """

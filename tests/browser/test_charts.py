@@ -8,14 +8,11 @@ import pytest
 from tests.support.browser import choose, pages, snippet, texts
 from tests.support.full_report import full
 
+PLOT = "document.querySelector('%s .plot')"
 THEME = """
 {colour: (one) => one, faint: (one, part) => one + '@' + part, width: 800, narrow: false,
   ground: 'ground', text: 'text', soft: 'soft', line: 'line', font: 'font', mono: 'mono'}
 """
-
-
-def _plot(box):
-    return f"document.querySelector({box!r} + ' .plot')"
 
 
 def _wait(page, condition):
@@ -29,34 +26,26 @@ def _wait(page, condition):
 def charted(page, box):
     """Bring a chart into sight and wait until it is drawn."""
     page.look_at(box)
-    _wait(page, f"document.querySelector({box!r} + ' .plot[data-drawn]') !== null")
+    _wait(page, f"{PLOT % box}.dataset.drawn")
 
 
-def redrawn(page, box, before):
-    """Wait until a chart was drawn again since it had been drawn `before` times."""
-    _wait(page, f"Number({_plot(box)}.dataset.drawn) > {before}")
-
-
-def drawings(page, box):
-    """How often a chart was drawn."""
-    return page.evaluate(f"Number({_plot(box)}.dataset.drawn)")
+def redrawn(page, box, act, *arguments):
+    """Wait until what is done has drawn a chart again."""
+    before = page.evaluate(f"Number({PLOT % box}.dataset.drawn)")
+    act(*arguments)
+    _wait(page, f"Number({PLOT % box}.dataset.drawn) > {before}")
 
 
 def layout(page, box):
     """The layout of a drawn chart, as it is now."""
-    return page.evaluate(f"document.querySelector({box!r} + ' .js-plotly-plot').layout")
+    return page.evaluate(f"{PLOT % box}.layout")
 
 
 def moved(page, box, before):
     """The x axis of a chart, once its range is no longer that of an axis it had `before`."""
-    drawn = f"document.querySelector({box!r} + ' .js-plotly-plot').layout.xaxis.range"
+    drawn = f"{PLOT % box}.layout.xaxis.range"
     _wait(page, f"JSON.stringify({drawn}) !== JSON.stringify({json.dumps(before['range'])})")
     return layout(page, box)["xaxis"]
-
-
-def words(page, box):
-    """Every text in a drawing: of axes, marks and annotations."""
-    return texts(page, f"{box} svg.main-svg text")
 
 
 def point_at(page, box, name, number):
@@ -124,8 +113,6 @@ TICKS = {
     ("share", 0, 0.9): ["0", "20 %", "40 %", "60 %", "80 %"],
     ("other", 0, 6): ["0", "1", "2", "3", "4", "5", "6"],
 }
-
-
 LOG = {
     (1, 10, 400): [1, 2, 5, 10], (0.9, 11, 400): [1, 2, 5, 10],
     (1, 100, 400): [1, 2, 5, 10, 20, 50, 100], (1, 1e4, 400): [1, 10, 100, 1e3, 1e4],
@@ -141,8 +128,7 @@ def test_ticks_are_round_or_logarithmic_in_the_units_of_the_page(lab):
     ticks = "(a, b, width) => T.charts.axis('count', a, b, {log: true, width}).tickvals"
     assert lab.values(ticks, LOG) == [pytest.approx(one) for one in LOG.values()]
     made = lab.js("T.charts.axis('rate', 10, 1000, {log: true, title: 'a<b', until: 50})")
-    assert made["range"] == [1, 3]
-    assert made["tickvals"] == [10, 20, 50]
+    assert (made["range"], made["tickvals"]) == ([1, 3], [10, 20, 50])
     assert made["title"]["text"] == "a&lt;b"
 
 
@@ -155,8 +141,7 @@ def test_bars_lie_on_one_scale(lab, narrow):
         "›",
     ]  # fmt: skip
     assert [one["text"] for one in drawn["annotations"]] == [*names, *texts]
-    assert bars["x"] == [0.01, 0.02, 0.004]
-    assert dots["x"] == [0.009, 0.012]
+    assert (bars["x"], dots["x"]) == ([0.01, 0.02, 0.004], [0.009, 0.012])
     assert bars["error_x"]["array"] == [pytest.approx(0.003), None, pytest.approx(0.086)]
     assert bars["error_x"]["arrayminus"] == [pytest.approx(0.002), None, pytest.approx(0.003)]
     # A whisker may reach 1.8 times as far as the longest bar: what is beyond is cut, and marked.
@@ -164,15 +149,13 @@ def test_bars_lie_on_one_scale(lab, narrow):
 
 
 def test_a_chart_that_fails_says_so(lab):
-    told = lab.script("failing_chart")
-    assert "why" in told
+    assert "why" in lab.script("failing_chart")
 
 
 def test_a_chart_has_usual_margins_tells_its_click_and_places_its_labels(lab):
     layout = lab.js(f"T.charts.chartLayout({{margin: {{t: 5}}}}, {THEME}, 300)")
     assert layout["margin"] == {"l": 62, "r": 14, "t": 5, "b": 42, "pad": 0}
-    clicked = snippet("chart_clicks")
-    assert lab.values(clicked, [(["first", "second"],)]) == [["first"]]
+    assert lab.values(snippet("chart_clicks"), [(["first", "second"],)]) == [["first"]]
     # From 1 to 100 on both axes: 10 is in the middle of 400 by 200 pixels.
     frame = "T.charts.logFrame(400, 200, [1, 100], [1, 100])"
     box = lab.js(f"T.charts.pointBox({frame}, 10, 1, 6)")
@@ -181,8 +164,7 @@ def test_a_chart_has_usual_margins_tells_its_click_and_places_its_labels(lab):
 
 def test_what_lies_inside_is_told_a_few_at_a_time(lab):
     rows = snippet("inside_list")
-    wanted = [9, "n5959 B59 %", "and 51 more", 49, "and 11 more", ["n59"]]
-    assert lab.js(rows) == wanted
+    assert lab.js(rows) == [9, "n5959 B59 %", "and 51 more", 49, "and 11 more", ["n59"]]
 
 
 # ---- Hierarchies
@@ -208,11 +190,10 @@ def test_the_largest_areas_are_kept_and_the_rest_is_one_with_its_sum(lab):
 
 # What is written in areas at 800 pixels, and at 260.
 FULL = "root  100 B|big  60 B|inner  41 B|res…|small  22 B|leaf  20 B|"
-FITS = "root  100 B|big  60 B|inner  41 B||small|leaf|"
 ROUND = "root|big|inner|rest of it|small|leaf|"
 WIDE = FULL.replace("res…", "rest of it  5 B")
 KINDS = {
-    "icicle": [FULL, FITS],
+    "icicle": [FULL, "root  100 B|big  60 B|inner  41 B||small|leaf|"],
     "sunburst": [ROUND, ROUND.replace("rest of it", "rest …")],
     "treemap": [WIDE, WIDE],
 }
@@ -264,20 +245,16 @@ def test_the_real_library_draws_zooms_and_points(tmp_path):
         assert page.evaluate("window.Plotly === undefined"), "it is inflated when a chart is seen"
         page.go("benchmark")
         charted(page, "#steps-chart")
-        assert "step" in words(page, "#steps-chart")
+        assert "step" in texts(page, "#steps-chart svg.main-svg text")
         assert "step 4" in point_at(page, "#steps-chart", "clean", 0)
         before = layout(page, "#steps-chart")["xaxis"]
         drag(page, "#steps-chart", (0.3, 0.6))
         after = moved(page, "#steps-chart", before)
         assert after["tickvals"] != before["tickvals"], "other ticks after a zoom"
         assert all(after["range"][0] <= one <= after["range"][1] for one in after["tickvals"])
-        drawn = drawings(page, "#steps-chart")
-        choose(page, "#steps-tools", "log")
-        redrawn(page, "#steps-chart", drawn)
+        redrawn(page, "#steps-chart", choose, page, "#steps-tools", "log")
         assert layout(page, "#steps-chart")["yaxis"]["type"] == "log"
-        drawn = drawings(page, "#steps-chart")
-        page.click("#theme")
-        redrawn(page, "#steps-chart", drawn)
+        redrawn(page, "#steps-chart", page.click, "#theme")
         page.evaluate("localStorage.removeItem('profstack-theme')")
         page.go("modules")
         charted(page, "#module-picture")

@@ -156,7 +156,5 @@ def test_the_tip_stays_in_the_window(lab):
     under, left, above, corner = lab.values(show, [(200, 150), (1390, 150), (200, 895), (-90, -90)])
     assert [under[0], under[-1]] == ["titleab", True]
     # Beside the pointer; 8 from an edge, or above the pointer by 12, where it has no room.
-    assert under[1:3] == [214, 166]
-    assert [left[3], left[2]] == [pytest.approx(8, abs=0.01), 166]
-    assert [above[1], above[4]] == [214, pytest.approx(12, abs=0.01)]
-    assert corner[1:3] == [8, 8]
+    assert (under[1:3], [left[3], left[2]]) == ([214, 166], [pytest.approx(8, abs=0.01), 166])
+    assert ([above[1], above[4]], corner[1:3]) == ([214, pytest.approx(12, abs=0.01)], [8, 8])

@@ -59,8 +59,7 @@ def test_roofs_meet_where_memory_and_arithmetic_are_equal(lab):
     }  # fmt: skip
     lab.check("(kind, name) => T.flops.wayOfPoint({kind, name})", ways)
     lab.press("#roofline-tools", "modules")
-    shown = lab.js("document.querySelector('#roofline-chart .plot').data.at(-1).x")
-    assert shown == [2.0, 20.0]
+    assert lab.js("document.querySelector('#roofline-chart .plot').data.at(-1).x") == [2.0, 20.0]
 
 
 def test_what_has_no_figure_says_why_and_rates_have_their_units(lab):
@@ -82,5 +81,4 @@ def test_what_has_no_figure_says_why_and_rates_have_their_units(lab):
     lab.check("T.flops.formatRate", {94.5e9: "94.5 GFLOP/s", 12: "12 FLOP/s", None: "–"})
     lab.check("T.flops.formatBandwidth", {21e9: "21.0 GB/s", 12: "12 B/s", None: "–"})
     # 8 GFLOP in 4 ms.
-    rates = snippet("drawn_rates")
-    lab.check(rates, {(3e9, 5e9): "3.00 G, 5.00 G, 2.00 T"})
+    lab.check(snippet("drawn_rates"), {(3e9, 5e9): "3.00 G, 5.00 G, 2.00 T"})

@@ -7,7 +7,6 @@ letters. All of it is recorded, and is text wherever it is shown.
 
 import csv
 import io
-import json
 import os
 from urllib.parse import quote
 
@@ -16,16 +15,14 @@ import pytest
 from profstack import commands
 from tests.support.browser import shared, snippet
 from tests.support.processes import TESTS, run_python
+from tests.support.recorded_runs import report_of
 
 FILE = "hostile <img src=x onerror=alert(1)>\"'.py"
 SCRIPT = r"""
 import types
-
 import torch
 from torch import nn
-
 import profstack
-
 NAMES = [
     "</script><img src=x onerror=alert(1)>", "<b>x</b>", "javascript:alert(1)",
     "\"quo'te\\back`tick", "line\u2028break\u2029", "turn\u202eed\u200f",
@@ -79,23 +76,18 @@ FORBIDDEN = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder in which the program was run, its recording in `rec`, and what was printed."""
+    """The folder in which the program was run, what was printed, and what `rec` tells."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / FILE).write_text(SCRIPT, encoding="utf-8")
     words = (FILE, "</script><img src=x onerror=alert(1)>", os.fsdecode(b"\xff\x1b[31m"))
     command = ("-m", "profstack", "run", "-o", "rec", *words, "javascript:alert(1)")
     done = run_python(*command, cwd=folder, code=None, text=False)
     assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr
-    return folder, done.stderr.decode("utf-8")
+    return folder, done.stderr.decode("utf-8"), report_of(folder / "rec")
 
 
-@pytest.fixture(scope="module")
-def report(run):
-    """What the recording tells."""
-    return json.loads((run[0] / "rec" / "report.json").read_bytes())
-
-
-def test_every_name_is_recorded(report):
+def test_every_name_is_recorded(run):
+    report = run[2]
     assert [layer["name"] for layer in report["layers"] if layer["status"] == "failed"] == []
     wanted = {"<b>x</b>", "javascript:alert(1)", "turn\u202eed\u200f", "a|b", "=1+1", "__proto__"}
     wanted |= {"constructor", "L" * 10_000, "esc\x1b[31mred\x07\r\nnew\ttab\x9b2J", SURROGATE}
@@ -109,8 +101,8 @@ def test_every_name_is_recorded(report):
     assert {one["calls"] for one in report["tables"]["modules"]} <= {1.0, None}
 
 
-def test_no_control_character_reaches_a_terminal(run, report, capsys):
-    folder, printed = run
+def test_no_control_character_reaches_a_terminal(run, capsys):
+    folder, printed, report = run
 
     def show(*args):
         assert commands.main(["show", str(folder / "rec"), *args]) == 0
@@ -134,10 +126,6 @@ def test_no_control_character_reaches_a_terminal(run, report, capsys):
     assert [one["path"] for one in rows] == [one["path"] for one in report["tables"]["modules"]]
 
 
-_STRANGE = snippet("strange")
-_SCROLL = snippet("scroll_through")
-
-
 def test_all_of_it_is_text_in_every_view_and_links_lead_to_their_rows(run):
     page = shared()
     source = "window.alert = () => { window.broken = 1; };"
@@ -152,8 +140,8 @@ def test_all_of_it_is_text_in_every_view_and_links_lead_to_their_rows(run):
         assert named | {"overview", "operators", "source", "memory", "flops"} <= views
         for view in views:
             page.go(view)
-            page.evaluate(_SCROLL)
-            assert page.evaluate(_STRANGE) == [], view
+            page.evaluate(snippet("scroll_through"))
+            assert page.evaluate(snippet("strange")) == [], view
             assert page.evaluate("document.documentElement.scrollWidth") <= 400, view
             text = page.evaluate(f"document.querySelector('#view-{view}').textContent")
             assert "javascript:alert(1)" in text or view not in named

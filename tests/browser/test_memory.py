@@ -2,17 +2,10 @@
 
 import pytest
 
-from tests.support.lab import changed, run_page
+from tests.support.lab import changed, run_page, with_rows
 
 RUN = run_page()
 MIB = 2**20
-
-
-def table(name, rows):
-    """A table of the page with these rows: what they leave out is null."""
-    own = RUN["tables"][name]
-    keys = [column["key"] for column in own["columns"]]
-    return own | {"rows": [[row.get(key) for key in keys] for row in rows]}
 
 
 def sample(t_s, rss, allocated=None):
@@ -36,9 +29,9 @@ OWNERS = [
     USUAL | {"kind": "not attributed", "peak_bytes": 40, "end_bytes": 0},
     USUAL | {"kind": "parameters", "peak_bytes": 110, "end_bytes": 80},
 ]
-UNEVEN = {"tables__memory": table("memory", SAMPLES), "slices": SLICES}
+UNEVEN = {"tables__memory": with_rows(RUN, "memory", SAMPLES), "slices": SLICES}
 ONE_DEVICE = {
-    "tables__memory_owners": table("memory_owners", OWNERS),
+    "tables__memory_owners": with_rows(RUN, "memory_owners", OWNERS),
     "facts__attribution__memory_peak_bytes": None,
 }
 
@@ -80,6 +73,6 @@ def test_the_scale_is_as_near_as_the_samples_lie(lab):
     assert drawn["yaxis2"]["range"] == pytest.approx([16 * MIB - 4.8 * MIB, 64 * MIB + 5.76 * MIB])
     assert [(one["x0"], one["x1"]) for one in drawn["shapes"]] == [(0.1, 0.2), (0.2, 0.5)]
     flat = [sample(at / 10, 0.0) for at in range(40)]
-    lab.view(changed(RUN, tables__memory=table("memory", flat), slices=[]), "memory")
+    lab.view(changed(RUN, tables__memory=with_rows(RUN, "memory", flat), slices=[]), "memory")
     drawn = lab.chart("#memory-chart")[1]
     assert [drawn["yaxis"]["range"], drawn["xaxis"]["range"]] == [[0, 0.12], [0, 3.9]]

@@ -47,8 +47,7 @@ def test_layers_and_intervals_of_probe_effects_have_one_scale(lab):
         ((1.0, 1.001, 9.0), 1.5, (20 / 0.7, 20 / 0.7, 0.5, 100)),
         ((-1, 8, 3), 5, (20, 0, 100, 60)),
     ]
-    bar = snippet("interval_bar")
-    found = lab.values(bar, [one[:2] for one in cases])
+    found = lab.values(snippet("interval_bar"), [one[:2] for one in cases])
     assert found == [pytest.approx(wanted, rel=1e-4, abs=1e-4) for _, _, wanted in cases]
     base = {
         "factor": 1.1, "step_median_s": 0.004, "clean_median_s": 0.003, "n_layer": 3, "n_clean": 9,
@@ -80,8 +79,7 @@ def test_slices_lie_over_the_run(lab, some, equal):
         "#timeline",
         after=f"document.querySelectorAll('#timeline-tools button')[{int(not equal)}].click()",
     )
-    widths = lab.chart("#timeline")[0]["slices"]["x"]
-    assert widths == ([9.9, *[0.01] * 20] if equal else [0.9] * 4)
+    assert lab.chart("#timeline")[0]["slices"]["x"] == ([9.9, *[0.01] * 20] if equal else [0.9] * 4)
 
 
 ENVIRONMENT = {
@@ -93,8 +91,6 @@ RUN_FACTS = {
     "started_at": "2025-11-20T22:30:41.123456+00:00", "duration_s": 61.0, "exit_code": None,
     "signal": "SIGINT", "stopped_by": "time", "world_size": 2, "rank": 1, "id": "r-1",
 }  # fmt: skip
-
-
 TOLD = """
 command: train.py --epochs 3 --lr 0.001
 started: 2025-11-20 22:30:41 UTC

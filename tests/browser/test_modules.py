@@ -5,18 +5,11 @@ import json
 import pytest
 
 from tests.support.browser import snippet
-from tests.support.lab import run_page
+from tests.support.lab import records_of, run_page
 
 RUN = run_page()
 SUMS = RUN["facts"]["attribution"]
 PARTS = "T.modules.drawModules"
-TIMES = ("calibrated_s", "forward_s", "backward_s", "self_s")
-
-
-def rows(page):
-    table = page["tables"]["modules"]
-    keys = [column["key"] for column in table["columns"]]
-    return {row[keys.index("path")]: dict(zip(keys, row, strict=True)) for row in table["rows"]}
 
 
 # path, calibrated, forward and backward time; how wide forward is, where backward is, how wide
@@ -103,7 +96,7 @@ def test_areas_are_the_figures_of_the_rows(lab, metric):
     if metric in COLUMNS:
         values = dict(zip(trace["labels"], trace["values"], strict=True))
         for name, path in (("Digits", "Digits"), ("features", "Digits.features")):
-            row = rows(RUN)[path]
+            row = next(one for one in records_of(RUN, "modules") if one["path"] == path)
             figure = sum(row[column] or 0 for column in COLUMNS[metric])
             assert values[name] == pytest.approx(figure, rel=1e-6)
 

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.lab import bench_page, changed, run_page
+from tests.support.lab import bench_page, changed, records_of, run_page
 
 RUN = run_page()
 KEYS = ("name", "calls", "device_s", "operator", "module", "stream")
@@ -26,10 +26,8 @@ def kernels(rows, left=None):
 
 def test_operators_are_summed_by_name_the_longest_first(lab):
     lab.view(RUN, "operators")
-    keys = [column["key"] for column in RUN["tables"]["operators"]["columns"]]
     sums = {}
-    for row in RUN["tables"]["operators"]["rows"]:
-        one = dict(zip(keys, row, strict=True))
+    for one in records_of(RUN, "operators"):
         sums[one["name"]] = sums.get(one["name"], 0) + one["self_s"]
     told = "[one.cells[0].title, parseFloat(one.querySelector('.fill').style.width)]"
     names = lab.all("#operator-table .call-view > div > div:first-child tbody tr", told)

@@ -5,8 +5,6 @@ import pytest
 from tests.support.lab import changed, run_page
 
 RUN = run_page()
-
-
 _HEADER = "(page) => { T.dom.byId('status').replaceChildren(); T.overview.drawHeader(page.facts); }"
 ENDS = {
     "signal SIGINT": {"signal": "SIGINT", "exit_code": 1, "finished_at": "x"},
@@ -49,8 +47,7 @@ def test_the_first_card_has_its_interval_and_the_run_is_divided(lab):
     run = RUN["facts"]["run"] | {"duration_s": 9.0}
     page = changed(RUN, overview__run_bar=rows, facts__run=run)
     lab.draw(page, "T.overview.drawRunBar", "#run-bar")
-    words = ["steps 75 %", "evaluation 25 %"]
-    assert lab.all("#run-bar .piece") == words
+    assert lab.all("#run-bar .piece") == ["steps 75 %", "evaluation 25 %"]
     items = ["steps6.00 s75 %", "evaluation2.00 s25 %evaluate, …/app/train.py:7"]
     assert lab.all("#run-bar li") == items
     told = "the program's own 8.00 s; profstack added 1.00 s to make 9.00 s"

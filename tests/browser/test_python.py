@@ -117,8 +117,6 @@ def page(**values):
 
 
 PRESS = snippet("call_tools")
-
-
 ROOT = "put('[aria-label=\"root function\"]', '%s')"
 SEARCH = """
 put('#call-tools input[type=search]', '%s', 'input');

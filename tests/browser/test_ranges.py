@@ -2,20 +2,16 @@
 
 import pytest
 
-from tests.support.lab import changed, run_page
+from tests.support.lab import changed, records_of, run_page, with_rows
 
 RUN = run_page()
-LAUNCHES = RUN["tables"]["launches"]
 
 
 def launches(**values):
     """The table of launches with other values in some columns."""
-    keys = [column["key"] for column in LAUNCHES["columns"]]
-    rows = [list(LAUNCHES["rows"][0]) for _ in next(iter(values.values()))]
-    for key, some in values.items():
-        for row, value in zip(rows, some, strict=True):
-            row[keys.index(key)] = value
-    return LAUNCHES | {"rows": rows}
+    first = records_of(RUN, "launches")[0]
+    rows = zip(*values.values(), strict=True)
+    return with_rows(RUN, "launches", [first | dict(zip(values, row, strict=True)) for row in rows])
 
 
 ON_CPU = {"facts__environment__device": "cpu", "tables__gaps": None}
@@ -59,12 +55,10 @@ def test_launches_are_medians_and_ranges_and_gaps_have_their_rows(lab):
 
 
 def test_regions_lie_in_the_nearest_region_around_them(lab):
-    table = RUN["tables"]["regions"]
     some = [("a/x/deep", 0.02), ("a", 0.05), ("a/b", None), ("ab", 0.01)]
     usual = {"timed_in": "raw", "source": "s", "calls": 2.0, "operator_s": 0.01}
     made = [usual | {"path": path, "wall_s": wall} for path, wall in some]
-    rows = [[one.get(column["key"]) for column in table["columns"]] for one in made]
-    page = changed(RUN, tables__regions=table | {"rows": rows})
+    page = changed(RUN, tables__regions=with_rows(RUN, "regions", made))
     lab.draw(page, "T.ranges.drawRegions", "#region-table")
     # Its level, its name, and how long its bar is: 50 ms are the longest.
     told = """

@@ -3,10 +3,9 @@
 import pytest
 
 from tests.support.browser import snippet
-from tests.support.lab import changed, run_page
+from tests.support.lab import changed, run_page, with_rows
 
 RUN = run_page()
-LINES = RUN["tables"]["lines"]
 ROWS = """
 [...document.querySelectorAll('#source-listing tbody tr')].map((row) =>
   row.matches('.fold') ? row.textContent : Number(row.dataset.line))
@@ -21,9 +20,7 @@ def line(file, number, python, operators, **more):
 
 
 def page(lines, **values):
-    keys = [column["key"] for column in LINES["columns"]]
-    rows = [[one.get(key) for key in keys] for one in lines]
-    return changed(RUN, tables__lines=LINES | {"rows": rows}, **values)
+    return changed(RUN, tables__lines=with_rows(RUN, "lines", lines), **values)
 
 
 TEXT = "\n".join(
@@ -88,8 +85,6 @@ def test_stretches_without_figures_are_folded(lab):
 
 
 def test_a_line_opens_with_what_its_time_was_spent_on(lab):
-    lines = PAGE["tables"]["module_lines"]
-    keys = [column["key"] for column in lines["columns"]]
     file = "/w/train.py"
     parts = [line(file, 9, 0.001 * at, 0.002, module=f"Net.{at}") for at in range(1, 15)]
     parts += [
@@ -98,8 +93,7 @@ def test_a_line_opens_with_what_its_time_was_spent_on(lab):
         line("sub/b.py", 9, 9, 9, module="Other"),
         line(file, 8, 9, 9, module="Other"),
     ]
-    rows = [[one.get(key) for key in keys] for one in parts]
-    lab.view(changed(PAGE, tables__module_lines=lines | {"rows": rows}), "source")
+    lab.view(changed(PAGE, tables__module_lines=with_rows(PAGE, "module_lines", parts)), "source")
     press = "document.querySelector('tr[data-line=\"9\"] button').click()"
     lab.tell("#source-listing", after=press)
     assert lab.js("document.activeElement.textContent") == "9"
@@ -188,6 +182,5 @@ def test_files_are_chosen_and_lines_are_found(lab):
 def test_a_narrow_window_has_one_column(lab):
     lab.view(PAGE, "source")
     lab.js("(window.ownWidth = Object.getOwnPropertyDescriptor(window, 'innerWidth'), 0)")
-    narrow = snippet("narrow_window")
-    assert lab.values(narrow, [699, 700]) == [3, 7]
+    assert lab.values(snippet("narrow_window"), [699, 700]) == [3, 7]
     lab.js("(Object.defineProperty(window, 'innerWidth', ownWidth), 0)")

@@ -89,8 +89,6 @@ FOUND = """
 0 1 3 4: n net,size<1GiB,size<1TB,calls<1m,calls<1t,calls>−1
 0 2 3 4: self<1min,self<0.001h
 """
-
-
 # A figure as it is typed, what it is a figure of, and what it comes to.
 FIGURES = """
 1.5ms s 1.5e-3, 2µs s 2e-6, 2μs s 2e-6, 3us s 3e-6, 4ns s 4e-9, 5s s 5, 2min s 120, 2h s 7200,
@@ -269,10 +267,9 @@ def grow(lab, more="{}", nodes=NODES):
     def rows(some):
         return [row for path, seconds, inside in some for row in ([path, seconds], *rows(inside))]
 
-    units = {"path": "text", "self_s": "s"}
     columns = [
         {"key": key, "label": key.removesuffix("_s"), "unit": unit, "reason": None, "meaning": "m"}
-        for key, unit in units.items()
+        for key, unit in {"path": "text", "self_s": "s"}.items()
     ]
     made = {"columns": columns, "rows": rows(nodes), "total": len(rows(nodes)), "left_out": None}
     spec = f"""
@@ -367,8 +364,7 @@ def test_arrows_walk_through_a_tree(lab):
 
 
 def test_a_long_tree_is_drawn_a_stretch_at_a_time(lab):
-    nodes = [(f"n{at:03}", at, []) for at in range(1, 451)]
-    grow(lab, "{}", nodes)
+    grow(lab, "{}", [(f"n{at:03}", at, []) for at in range(1, 451)])
     left = "[...box.querySelectorAll('.left-out')].map((one) => one.textContent.slice(0, 15))"
     again = "spec.table.total = 500, box.replaceChildren(), T.table.makeTree(box, spec)"
     steps = [

@@ -3,11 +3,10 @@
 import json
 
 from tests.support.browser import snippet, texts
+from tests.support.full_report import VIEWS, whole
 from tests.support.lab import run_page
 from tests.support.processes import TESTS
-from tests.support.whole_report import VIEWS, whole
 
-HERE = snippet("here")
 PLACES = {
     "modules": "modules|Modules|||Modules||title-modules",
     "modules/Digits.features": "modules|Modules|||Modules|features|",
@@ -23,7 +22,7 @@ PLACES = {
 
 def go(page, address):
     page.go(address)
-    return page.evaluate(HERE)
+    return page.evaluate(snippet("here"))
 
 
 def test_addresses_lead_to_views_rows_parts_and_filters(opened):
@@ -57,8 +56,6 @@ def test_the_navigation_keeps_where_it_was(opened):
         where.append(page.evaluate("[scrollY, location.hash]"))
     # A link begins at the top; going back is where it was left.
     assert where == [[300, "#modules"], [0, "#operators"], [300, "#modules"]]
-    page.evaluate("document.querySelector('.skip').click()")
-    assert page.evaluate("document.activeElement.id") == "main"
     # The same address again brings its row back into sight.
     page.go("modules/Digits")
     page.evaluate("scrollTo(0, 9999)")
@@ -114,8 +111,7 @@ def test_addresses_are_read_and_written(lab):
         "#modules?x=1&y=2?3": ("modules", None, {"x": "1", "y": "2?3"}),
     }  # fmt: skip
     found = lab.values("T.views.placeOf", places)
-    told = [(one["view"], one["key"], one["filter"]) for one in found]
-    assert told == [*places.values()]
+    assert [(one["view"], one["key"], one["filter"]) for one in found] == [*places.values()]
     within = {"net.a": True, "net.a.b": True, "net.ab": False, "net": False, None: False}
     lab.check("(path) => T.views.isWithin(path, 'net.a')", within)
 

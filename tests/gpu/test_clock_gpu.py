@@ -1,16 +1,13 @@
 """The clock on a real CUDA device: waiting, event times, and keeping a device asleep."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from profstack.stats.clock import Clock
 from tests.support.gpu_programs import NEEDS_GPU
+from tests.support.processes import run_python
 
 pytestmark = NEEDS_GPU
-
 _BEGIN = "import os, torch; from profstack.stats.clock import Clock; clock = Clock();"
 _SLEEPS = (
     "clock.synchronize(); clock.record_event(); clock.device_memory();"
@@ -26,9 +23,7 @@ _FORKS = (
 
 def test_a_device_is_neither_woken_nor_spoilt_for_a_fork():
     for code, said in ((_SLEEPS, "False False False"), (_FORKS, "7")):
-        command = [sys.executable, "-c", _BEGIN + code]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == said
+        assert run_python("-c", _BEGIN + code).stdout.strip() == said
 
 
 def test_waits_and_times_the_device():

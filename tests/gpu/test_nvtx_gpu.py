@@ -14,14 +14,12 @@ from tests.support.processes import clean_environment
 from tests.support.tables import cases
 
 pytestmark = NEEDS_GPU
-
 _COUNTED = """
 import json
 import pathlib
 import torch
 from profstack.layer import SliceContext
 from profstack.wrappers.nvtx import NvtxWrapper
-
 {first}
 calls = []
 import torch.cuda.profiler as profiler
@@ -44,8 +42,7 @@ print(json.dumps([calls, wrapper.take([0.0, 1.0], {{}}).notes, torch.cuda.is_ini
 # A device that nobody uses is not woken.
 @cases("first is_used", ('torch.ones(1, device="cuda")', True), ("pass", False))
 def test_the_profiler_is_started_and_stopped_with_each_slice(tmp_path, first, is_used):
-    said = python(tmp_path, "-c", _COUNTED.format(first=first))
-    calls, notes, initialised = json.loads(said)
+    calls, notes, initialised = json.loads(python(tmp_path, "-c", _COUNTED.format(first=first)))
     assert (calls, initialised) == (["start", "stop", "start", "stop"] * is_used, is_used)
     assert not [note for note in notes if note[0] == "cuda-profiler"]
 

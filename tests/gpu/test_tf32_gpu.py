@@ -6,7 +6,6 @@ from tests.support.gpu_programs import NEEDS_GPU, python
 from tests.support.tables import cases, of
 
 pytestmark = NEEDS_GPU
-
 _ASK = """
 import json
 import torch
@@ -26,5 +25,4 @@ print(json.dumps(device_facts(torch)))
 def test_the_choice_is_read(tmp_path, chosen, products, convolutions):
     facts = json.loads(python(tmp_path, "-c", _ASK.format(chosen=chosen)))
     assert facts["gpu"]
-    expected = ["cuda", products, convolutions]
-    assert of(facts, "device tf32_products tf32_convolutions") == expected
+    assert of(facts, "device tf32_products tf32_convolutions") == ["cuda", products, convolutions]

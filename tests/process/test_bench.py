@@ -10,7 +10,7 @@ import torch
 
 import profstack
 from profstack.report import files
-from tests.support.processes import CHECKOUT
+from tests.support.processes import CHECKOUT, run_python
 from tests.support.recorded_runs import report_of
 
 TARGETS = """
@@ -46,9 +46,9 @@ def dies():
 def bench(tmp_path, run_profstack):
     """How `profstack bench targets.py:NAME WORDS` ended, and its report, kept to its schema."""
 
-    def bench(name, *words):
+    def bench(name, *words, code=0):
         (tmp_path / "targets.py").write_text(TARGETS)
-        done = run_profstack(["bench", f"targets.py:{name}", *words])
+        done = run_profstack(["bench", f"targets.py:{name}", *words], code=code)
         report = report_of(tmp_path / "profstack-runs" / f"bench-targets-{name}-0001")
         jsonschema.validate(report, files.schema())
         return done, report, report["benchmark"]
@@ -59,9 +59,7 @@ def bench(tmp_path, run_profstack):
 def test_seconds_stay_seconds_from_the_sleep_to_the_page(bench):
     words = ("--json", "--layers", "none", "--processes", "2", "--warmup", "2", "--repeat", "12")
     done, report, figures = bench("nap", *words)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == figures
-    assert (figures["n"], figures["stopped_by"]) == (12, "repeat")
+    assert (json.loads(done.stdout), figures["n"], figures["stopped_by"]) == (figures, 12, "repeat")
     # Nothing sleeps for less; how much longer is the machine's business.
     assert min(figures["samples_s"]) == figures["min_s"] >= 0.02
     assert figures["median_s"] >= 0.02
@@ -73,8 +71,7 @@ def test_seconds_stay_seconds_from_the_sleep_to_the_page(bench):
     assert (between["processes"], between["medians_s"][0]) == (2, figures["median_s"])
     assert between["spread"] == pytest.approx(between["high_s"] / between["low_s"] - 1)
     last = f"Wrote {Path('profstack-runs')}/bench-targets-nap-0001/report.html"
-    assert done.stderr.rstrip().splitlines()[-1] == last
-    assert report["status"] == "complete"
+    assert (done.stderr.rstrip().splitlines()[-1], report["status"]) == (last, "complete")
     assert {layer["status"] for layer in report["layers"]} == {"skipped"}
     assert report["processes"]["reason"] == "left out by --layers none"
     assert any("CPU time" in text and "waits" in text for text in figures["warnings"])
@@ -83,12 +80,10 @@ def test_seconds_stay_seconds_from_the_sleep_to_the_page(bench):
 def test_a_model_is_measured_and_then_seen_by_its_layers(bench, tmp_path):
     words = ("--layers", "torch,flops", "--no-peaks", "--max-seconds", "1")
     done, report, figures = bench("factory", *words)
-    assert done.returncode == 0, done.stderr
     assert (figures["batch_size"], figures["batch_size_is"]) == (4, "read from the inputs")
     assert figures["items_per_s"] == pytest.approx(4 * figures["steps_per_s"])
     assert (figures["gradients"], figures["training"]) == (False, True)
-    assert figures["by_shape"][0]["shape"] == "4x16"
-    assert figures["target"] == "targets.py:factory"
+    assert (figures["by_shape"][0]["shape"], figures["target"]) == ("4x16", "targets.py:factory")
     assert (figures["pipelined_median_s"], figures["modes_note"] is None) == (None, False)
     assert [layer["status"] for layer in report["layers"]] == ["recorded", "recorded"]
     root, *_ = rows = report["tables"]["modules"]
@@ -105,8 +100,7 @@ def test_a_model_is_measured_and_then_seen_by_its_layers(bench, tmp_path):
 
 
 def test_an_error_of_the_target_is_shown_as_its_own(bench):
-    done, report, figures = bench("raises", "--layers", "none")
-    assert done.returncode == 1
+    done, report, figures = bench("raises", "--layers", "none", code=1)
     assert "ValueError: the target's own" in done.stderr
     ours = str(CHECKOUT / "profstack")
     assert ("targets.py" in done.stderr, ours in done.stderr) == (True, False)
@@ -118,8 +112,7 @@ def test_an_error_of_the_target_is_shown_as_its_own(bench):
 
 
 def test_ctrl_c_keeps_what_was_measured(bench):
-    done, report, figures = bench("interrupts", "-q", "--warmup", "5", "--repeat", "5000")
-    assert done.returncode == 130, done.stderr
+    done, report, figures = bench("interrupts", "-q", "--warmup", "5", "--repeat", "5000", code=130)
     assert (report["status"], figures["stopped_by"]) == ("partial", "interrupt")
     assert 0 < figures["n"] <= 150
     assert figures["median_s"] >= 0.01
@@ -129,8 +122,7 @@ def test_ctrl_c_keeps_what_was_measured(bench):
 
 def test_a_killed_process_of_the_layers_costs_no_clean_figure(bench):
     words = ("-q", "--layers", "cprofile", "--no-peaks", "--warmup", "5", "--repeat", "100")
-    done, report, figures = bench("dies", *words)
-    assert done.returncode == 128 + 9
+    _, report, figures = bench("dies", *words, code=128 + 9)
     assert (report["status"], report["run"]["signal"]) == ("partial", 9)
     assert (figures["n"], figures["stopped_by"]) == (100, "repeat")
     assert figures["warnings"][0] == "ended by signal 9"
@@ -155,3 +147,24 @@ def test_functions_and_models_of_this_process(tmp_path):
     assert figures["compare"][0]["variant"] == "eager"
     assert (torch.is_grad_enabled(), model.training) == before
     jsonschema.validate(report_of(recording.save(tmp_path / "kept")), files.schema())
+
+
+MISTAKES = """
+import os
+os.environ.pop("KINETO_LOG_LEVEL", None)
+import torch
+from profstack.stats.clock import Clock
+from profstack.bench.measure import Policy
+from profstack.bench.mistakes import mistakes
+from profstack.bench.subject import Subject
+one, levels = torch.ones(4), set()
+def step():
+    levels.add(os.environ.get('KINETO_LOG_LEVEL'))
+    one.add(1)
+mistakes(Subject('step', step), Policy(max_s=0.05), Clock())
+assert levels == {None}, levels
+"""
+
+
+def test_the_first_profiler_of_a_process_prints_nothing():
+    assert run_python("-c", MISTAKES).stderr == ""

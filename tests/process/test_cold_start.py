@@ -37,8 +37,7 @@ def test_the_first_calls_of_a_process_are_timed_or_it_says_why_not(tmp_path, cap
     # Sleeps last at least what they are asked for; the first call is the process's own.
     assert start.cold_s[0] >= 0.05
     assert min(*start.cold_s[1:], *start.warm_s) < 0.05
-    assert start.reports[0] == pytest.approx(sum(start.cold_s) / 4)
-    assert capfd.readouterr().out == ""
+    assert (start.reports[0], capfd.readouterr().out) == (pytest.approx(sum(start.cold_s) / 4), "")
     why = "a fresh process failed (ValueError: on purpose)"
     assert fresh(tmp_path, "fails", 60.0) == ([], why)
     # What only this process holds.

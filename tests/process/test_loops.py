@@ -1,10 +1,9 @@
 """A script that warms up and then measures: the page is of the loop that it measures."""
 
-import json
-
 import pytest
 
 from tests.support.processes import run_python
+from tests.support.recorded_runs import report_of
 
 SCRIPT = """\
 import torch
@@ -23,17 +22,14 @@ def run(folder, *options):
     (folder / "bench.py").write_text(SCRIPT)
     words = ("-m", "profstack", "run", "-o", "rec", *FAST, *options, "bench.py")
     done = run_python(*words, code=None, cwd=folder)
-    if done.returncode:
-        return done, None
-    return done, json.loads((folder / "rec" / "report.json").read_text())
+    return done, None if done.returncode else report_of(folder / "rec")
 
 
 def test_the_page_is_of_the_loop_that_is_measured(tmp_path):
     _, report = run(tmp_path)
     loops = {row["place"]: row for row in report["step"]["loops"]}
     assert [(row["steps"], row["reported"]) for row in loops.values()] == [(12, False), (300, True)]
-    assert [*loops] == ["bench.py:5", "bench.py:8"]
-    assert report["step"]["count"] == 300
+    assert ([*loops], report["step"]["count"]) == (["bench.py:5", "bench.py:8"], 300)
     assert report["setup"]["calls"]["count"] > report["setup"]["calls"]["with_grad"] == 0
     text = next(each["text"] for each in report["warnings"] if each["slug"] == "loops")
     assert text.index("bench.py:8") < text.index("bench.py:5")
@@ -58,6 +54,5 @@ def test_a_place_that_never_comes_is_said(tmp_path):
     assert [each["slug"] for each in report["warnings"]][:1] == ["begin-at"]
     assert not [row for row in report["slices"] if row["layer"]]
     done, _ = run(tmp_path, "--force", "--begin-at", "other.py:3")
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "other.py" in done.stderr

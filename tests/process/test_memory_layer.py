@@ -1,6 +1,4 @@
-"""Operations and memory by line in runs, and the sampler of memory in processes that fork."""
-
-import sys
+"""Operations and memory by line in runs."""
 
 import pytest
 
@@ -34,8 +32,7 @@ def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("training")
     (folder / "script.py").write_text(TRAINING)
     words = ("run", "-q", "--layers", "flops,memory", "--memory-by", "memory_profiler")
-    done = run_python("-m", "profstack", *words, "-o", "out", "script.py", cwd=folder)
-    assert done.stdout == ""
+    assert run_python("-m", "profstack", *words, "-o", "out", "script.py", cwd=folder).stdout == ""
     return lambda query: rows_of(folder / "out", query)
 
 
@@ -110,54 +107,3 @@ def test_memory_profiler_finds_no_file_of_the_scripts(tmp_path):
     (tmp_path / "script.py").write_text(OWN_MODULES)
     printed = run_python("script.py", cwd=tmp_path).stdout
     assert printed == "loaded True\nthe script has imported its own\ncmd\n"
-
-
-# A process that has no other thread than the sampler's.
-BEGIN = """
-import gc, os, signal, time
-def threads():
-    return len(os.listdir("/proc/self/task"))
-# What is registered first is called last before a fork.
-at_fork = []
-os.register_at_fork(before=lambda: at_fork.append(threads()))
-from profstack.readers.memory.readings import MemorySampler
-sampler = MemorySampler(lambda: (1, 1))
-sampler.start()
-def more():
-    before, until = sampler.count, time.perf_counter() + 60
-    while sampler.count == before and time.perf_counter() < until:
-        time.sleep(0.001)
-    return sampler.count > before
-assert more() and threads() == 2
-"""
-FORKS = """
-for running in [True] * 5 + [False]:
-    if not running:
-        sampler.stop()
-    pid = os.fork()
-    if not pid:
-        sampler.stop()
-        os._exit(threads() != 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    # From Python 3.13 on it is begun again with the next collection.
-    gc.collect()
-    assert not running or more(), "it goes on after the fork"
-print(at_fork, threads())
-"""
-# A thread that does not block it would be given it, and the process would end.
-BLOCKED_SIGNAL = """
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-os.kill(os.getpid(), signal.SIGUSR1)
-assert more()
-print(signal.sigtimedwait({signal.SIGUSR1}, 5).si_signo == signal.SIGUSR1)
-sampler.stop()
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells it")
-@pytest.mark.parametrize(
-    ("code", "printed"), [(FORKS, "[1, 1, 1, 1, 1, 1] 1\n"), (BLOCKED_SIGNAL, "True\n")]
-)
-def test_forks_and_blocked_signals_pass_the_sampler_by(code, printed):
-    done = run_python("-W", "error", "-c", BEGIN + code)
-    assert (done.stdout, done.stderr) == (printed, "")

@@ -8,25 +8,20 @@ from tests.support.processes import run_python
 from tests.support.recorded_runs import report_of
 
 pytest.importorskip("memray")
-
 SCRIPT = """
 import numpy
 import torch
-
 class Wide(torch.nn.Module):
     def forward(self, x):
         return x.new_empty(10_000_000)
-
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
         self.wide = Wide()
-
     def forward(self, x):
         self.wide(x)
         return self.linear(x)
-
 model = Net()
 for step in range(60):
     scratch = numpy.empty(20_000_000, numpy.uint8)

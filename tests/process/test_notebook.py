@@ -12,7 +12,6 @@ from tests.support.processes import CHECKOUT
 nbformat = pytest.importorskip("nbformat", reason="the extra [test] is not installed")
 nbclient = pytest.importorskip("nbclient", reason="the extra [test] is not installed")
 pytest.importorskip("ipykernel", reason="the extra [test] is not installed")
-
 NOTEBOOK = CHECKOUT / "examples" / "notebook.ipynb"
 
 

@@ -161,15 +161,11 @@ def nvtx_path(is_old, tmp_path_factory):
     return folder
 
 
-def environment_with(python_path, **changes):
-    """A clean environment with one thread per process, and `python_path` put first."""
-    environment = clean_environment(OMP_NUM_THREADS="1", **changes)
-    paths = [python_path, environment.get("PYTHONPATH")]
-    return environment | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-
-
 def execute(folder, path, *command):
-    environment = environment_with(path, TMPDIR=str(folder), A_TOKEN=CANARY)
+    """Run a command in a clean environment with one thread per process, and `path` put first."""
+    environment = clean_environment(OMP_NUM_THREADS="1", TMPDIR=str(folder), A_TOKEN=CANARY)
+    paths = filter(None, [path, environment.get("PYTHONPATH")])
+    environment |= {"PYTHONPATH": os.pathsep.join(paths)}
     how = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 300}
     with alone():
         done = subprocess.run([*map(str, command)], cwd=folder, env=environment, check=False, **how)
@@ -284,6 +280,5 @@ def test_the_first_run_is_whole_and_the_second_ends_unseen_after_its_steps(again
     # The report lies beside the recording, and nothing of the environment in it.
     assert again.folder.with_name("recording.nsys-rep").stat().st_size > 10_000
     assert "recording.nsys-rep; it holds the environment" in again.done.stderr
-    left = {path.name for path in again.folder.parent.rglob("*.sqlite*")}
-    assert left == {"recording.sqlite"}
+    assert {path.name for path in again.folder.parent.rglob("*.sqlite*")} == {"recording.sqlite"}
     assert CANARY.encode() not in again.texts()

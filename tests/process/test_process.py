@@ -96,8 +96,7 @@ def test_the_environments_own_sitecustomize_runs_as_ever(folder, both, monkeypat
     site.write_text(OWN_SITE)
     monkeypatch.setenv("PYTHONPATH", "site")
     expected, seen = both("-c", "import sitecustomize; print(sitecustomize.__file__)")
-    assert expected[1].count("own ") == 1
-    assert seen == expected
+    assert (expected[1].count("own "), seen) == (1, expected)
     site.write_text("1/0\n")
     _, (code, output, errors) = both("-c", "print('script')")
     assert (code, output) == (0, "script\n")
@@ -127,8 +126,7 @@ if __name__ == "__main__":
 def test_the_script_is_armed_and_its_children_are_not(folder, both):
     (folder / "spawn.py").write_text(SPAWN)
     plain, seen = both("spawn.py")
-    assert plain[:2] == (0, "[]\n[]\nFalse\n")
-    assert seen[:2] == (0, "[]\n[]\nTrue\n")
+    assert (plain[:2], seen[:2]) == ((0, "[]\n[]\nFalse\n"), (0, "[]\n[]\nTrue\n"))
 
 
 def test_what_stands_for_torch_fails_as_ever_or_is_left_alone(folder, both):
@@ -190,8 +188,7 @@ def test_a_signal_reaches_the_script_once(folder, to):
     finally:
         os.close(master)
         os.close(slave)
-    assert output.splitlines() == [f"got [{int(number)}]", "code 4"]
-    assert run.returncode == 0
+    assert (output.splitlines(), run.returncode) == ([f"got [{int(number)}]", "code 4"], 0)
 
 
 @pytest.fixture

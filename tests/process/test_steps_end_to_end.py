@@ -42,8 +42,7 @@ def test_a_training_has_data_of_every_layer_and_standard_output_is_its_own(recor
     steps = [f"step {number}" for number in range(1, 41)]
     assert run.stdout.splitlines() == [*steps, "finally 40", "atexit"]
     first, *_, last = run.stderr.splitlines()
-    assert first == "profstack: steps by Optimizer.step (train)"
-    assert last == "Wrote rec/report.html"
+    assert (first, last) == ("profstack: steps by Optimizer.step (train)", "Wrote rec/report.html")
     # -q leaves the last line alone, beside the script's own.
     quiet = recorded_run("error").stderr
     assert "profstack" not in quiet.replace(str(recorded_run("error").folder), "")
@@ -77,17 +76,14 @@ def test_a_starved_layer_names_the_command_that_fills_it(recorded_run, run_profs
     assert command in page or json.dumps(command)[1:-1] in page
     words = shlex.split(command)
     assert words[:2] == ["profstack", "run"], command
-    output = ["-o", str(tmp_path / "rec")]
-    again = run_profstack(["run", *output, *words[2:]], cwd=run.folder)
-    assert again.returncode == 0, again.stderr
+    run_profstack(["run", "-o", tmp_path / "rec", *words[2:]], cwd=run.folder)
     layers = {row["name"]: row["status"] for row in report_of(tmp_path / "rec")["layers"]}
     assert layers[name] == "recorded"
 
 
 def test_a_script_without_steps_is_measured_whole(recorded_run):
     run = recorded_run("whole")
-    assert (run.code, run.stdout) == (0, f"{50 * 32.0**3}\n")
-    assert run.report["step"]["rule"] == "whole"
+    assert (run.code, run.stdout, run.report["step"]["rule"]) == (0, f"{50 * 32.0**3}\n", "whole")
     assert check_layers(run.report) == set(LAYERS)
     assert "work" in {row["name"] for row in run.report["tables"]["functions"]}
     products = [row for row in run.report["tables"]["operators"] if row["name"] == "aten::matmul"]
@@ -98,8 +94,7 @@ def test_however_a_script_ends_there_is_a_report_of_what_was_seen(recorded_run):
     run = recorded_run("max_steps")
     assert run.code == 0, run.stderr
     # As an exit would end it.
-    assert run.stdout.splitlines()[-2:] == ["finally 11", "atexit"]
-    assert steps_in(run.report) == 12
+    assert (run.stdout.splitlines()[-2:], steps_in(run.report)) == (["finally 11", "atexit"], 12)
     assert (run.report["run"]["stopped_by"], run.report["run"]["exit_code"]) == ("max_steps", 0)
     run = recorded_run("error")
     report = run.report
@@ -125,7 +120,7 @@ def test_a_run_says_how_it_ended_and_python_says_its_own(
 ):
     (tmp_path / "train.py").write_text(f"{text}\n")
     target = ["-m", "no.such.module"] if text is None else ["train.py"]
-    done = run_profstack(["run", "-o", "rec", *target])
+    done = run_profstack(["run", "-o", "rec", *target], code=None)
     plain = run_python(*target, cwd=tmp_path, code=done.returncode)
     assert without_own_lines(done.stderr.encode()) == plain.stderr.encode()
     report = report_of(tmp_path / "rec")
@@ -168,8 +163,7 @@ def test_ctrl_c_ends_the_script_and_a_shells_loop_too(tmp_path):
     os.killpg(shell.pid, signal.SIGINT)
     output, errors = shell.communicate(timeout=120)
     assert "step 1\n" not in output
-    assert output.count("finally") == 1
-    assert errors.count("\nKeyboardInterrupt\n") == 1
+    assert (output.count("finally"), errors.count("\nKeyboardInterrupt\n")) == (1, 1)
     assert "Wrote rec" in errors
     assert shell.returncode == -signal.SIGINT
     report = report_of(tmp_path / "rec")
@@ -190,8 +184,7 @@ def test_a_signal_waits_until_the_recording_is_closed(run_profstack, tmp_path):
     child._engine.finish = interrupted
     atexit"""
     (tmp_path / "train.py").write_text(TRAIN.replace("\n    atexit", signalled))
-    done = run_profstack(["run", "-o", "rec", *FEW, "train.py", "20"])
-    assert done.returncode == 143, done.stderr
+    done = run_profstack(["run", "-o", "rec", *FEW, "train.py", "20"], code=143)
     assert '"finished"' in (tmp_path / "rec" / "logs" / "progress.jsonl").read_text()
     assert "incomplete" not in done.stderr
     assert steps_in(report_of(tmp_path / "rec")) == 20
@@ -221,8 +214,7 @@ def test_a_second_run_fills_the_layers_that_stayed_empty(run_profstack, tmp_path
     started = "import torch\nprint('start', file=open('starts.txt', 'a'))\n"
     (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", started))
     words = ["1", "1", "sys.exit(3)"]
-    done = run_profstack(["run", "-q", "-o", "rec", *FEW, "--rerun", "train.py", *words])
-    assert done.returncode == 3, done.stderr
+    run_profstack(["run", "-q", "-o", "rec", *FEW, "--rerun", "train.py", *words], code=3)
     assert (tmp_path / "starts.txt").read_text() == "start\n" * 2
     report = report_of(tmp_path / "rec")
     texts = " ".join(each["text"] for each in report["warnings"] if each["slug"] == "rerun")

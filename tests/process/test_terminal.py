@@ -67,8 +67,9 @@ def test_a_run_in_a_terminal_ends_readably(tmp_path):
     assert lines[-1] == "Wrote rec/report.html"
     sentence = f"verdict: {report_of(tmp_path / 'rec')['verdict']['sentence']}"
     assert sentence in " ".join(" ".join(lines).split())
-    first = next(at for at, line in enumerate(lines) if line and sentence.startswith(line))
-    screen = lines[first:]
+    screen = lines[
+        next(at for at, line in enumerate(lines) if line and sentence.startswith(line)) :
+    ]
     # What a user reads without scrolling.
     assert len(screen) <= 45, screen
     assert max(map(len, screen)) <= 80

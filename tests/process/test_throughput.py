@@ -1,17 +1,21 @@
-"""Batch sizes tried in processes of their own, which may end in any way."""
+"""Batch sizes tried in processes of their own, which may end in any way; their limit of memory."""
 
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from profstack.bench import fresh_process
+from profstack import environment
+from profstack.bench import batch_trial, fresh_process
 from profstack.bench.batch_trial import ENDED, FAILED, REFUSED, WORKED, Probe, Trial
 from profstack.bench.subject import Request
 from profstack.bench.target import load
 from profstack.bench.throughput import ChildProber, Options, search
 from profstack.errors import UsageError
+from tests.support.processes import run_python
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits memory in earnest")
 MIB = 2**20
 QUICK = Trial(batches=20, measure_s=0.1, warmup_s=0.02, calls=2)
 # 64 MiB per item, mapped and hardly touched. Three at once are taken in small pieces until there
@@ -35,7 +39,7 @@ def hostile():
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits memory in earnest")
+@LINUX
 def test_a_model_that_exhausts_memory_does_not_take_down_the_search(tmp_path):
     (tmp_path / "hostile_model.py").write_text(TARGET)
     subject = load(Request(f"{tmp_path / 'hostile_model.py'}:hostile")).subject
@@ -110,8 +114,7 @@ def test_one_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path, monkey
     )
     prober._patience_s = 1.5
     probe = prober.attempt(2, timed=True)
-    reason = "no answer after 1.50 s: the process was ended"
-    assert (probe.status, probe.reason) == (ENDED, reason)
+    assert (probe.status, probe.reason) == (ENDED, "no answer after 1.50 s: the process was ended")
     command = ["ps", "-o", "stat=", "-p", note.read_text()]
     state = subprocess.run(command, capture_output=True, text=True, check=False)
     assert state.stdout.strip()[:1] in ("", "Z")
@@ -141,11 +144,46 @@ def test_a_refusal_among_others_pieces_is_tried_again_alone(stand_in, tmp_path):
     )
     walked = list(prober.walk(1, 100))
     assert [one.batch_size for one in walked if one.worked] == list(range(1, 9))
-    assert walked[-1] == Probe(9, REFUSED)
-    assert starts.read_text().split() == ["1", "4", "7", "9"]
+    assert (walked[-1], starts.read_text().split()) == (Probe(9, REFUSED), ["1", "4", "7", "9"])
 
 
 def test_a_process_is_not_armed_and_finds_modules_as_this_one(monkeypatch):
     monkeypatch.setenv("PROFSTACK_CHILD", "somewhere")
     assert "PROFSTACK_CHILD" not in fresh_process._plain_environment()
     assert repr(sys.path) in fresh_process._START.format(paths=sys.path, module="some.module")
+
+
+LIMITED = """
+import resource
+from profstack.bench.batch_trial import limit_memory
+limit = limit_memory(96 * 2**20)
+held = bytearray(64 * 2**20)
+try:
+    bytearray(64 * 2**20)
+except MemoryError:
+    print('refused')
+limit.lift()
+print(len(bytearray(64 * 2**20)) == len(held), limit.allowance_bytes == 96 * 2**20)
+# A limit that the process has already, and that allows less, stays.
+hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+resource.setrlimit(resource.RLIMIT_DATA, (512 * 2**20, hard))
+print(limit_memory(2**40).allowance_bytes < 512 * 2**20)
+"""
+
+
+@LINUX
+def test_the_limit_holds_and_comes_off_again():
+    assert run_python("-c", LIMITED).stdout.split() == ["refused", "True", "True", "True"]
+
+
+@LINUX
+def test_it_is_a_share_of_what_is_available_where_that_is_held_to(monkeypatch):
+    monkeypatch.setattr(environment, "available_memory_bytes", lambda: 1000)
+    assert batch_trial.share_of_available() == 800
+    monkeypatch.setattr(environment, "available_memory_bytes", lambda: None)
+    with pytest.raises(batch_trial.NoLimitError, match="not known"):
+        batch_trial.share_of_available()
+    # As on systems that accept a limit and do nothing.
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    with pytest.raises(batch_trial.NoLimitError, match="holds to no limit"):
+        batch_trial.limit_memory(2**20)

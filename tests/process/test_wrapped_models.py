@@ -1,12 +1,11 @@
 """What torch puts around a model leaves its paths as they are: DDP, FSDP, fully_shard, for real."""
 
 import json
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.processes import CHECKOUT, clean_environment
+from tests.support.processes import run_python
 
 RANK = """
 import json, sys
@@ -67,23 +66,12 @@ dist.destroy_process_group()
 def ranks(tmp_path_factory):
     """What each of two ranks saw of the same model in every wrapper."""
     folder = tmp_path_factory.mktemp("ranks")
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder / "store"), str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=(folder / f"errors-{rank}").open("wb"),
-            env=clean_environment(PYTHONPATH=str(CHECKOUT)),
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [each.communicate(timeout=300)[0] for each in started]
-    finally:
-        for each in started:
-            each.kill()
-    for rank, each in enumerate(started):
-        assert each.returncode == 0, (folder / f"errors-{rank}").read_text()[-3000:]
-    return [json.loads(text) for text in printed]
+
+    def started(rank):
+        return run_python("-c", RANK, folder / "store", rank, timeout=280).stdout
+
+    with ThreadPoolExecutor(2) as pool:
+        return [json.loads(text) for text in pool.map(started, range(2))]
 
 
 PATHS = {"Net", "Net.0", "Net.0.0", "Net.0.1", "Net.1", "Net.1.0", "Net.1.1", "Net.2"}
@@ -115,8 +103,7 @@ def test_a_wrapper_is_a_row_of_its_own_around_the_model(ranks):
     assert (ddp["parents"]["Net"], ddp["parents"][wrapper]) == (wrapper, None)
     assert ddp["rows"][wrapper]["forward_s"] >= ddp["rows"]["Net"]["forward_s"]
     assert ddp["aliases"]["Net"] == ["DistributedDataParallel.module"]
-    around = ("Net", "Net.0", "Net.1")
-    sharding = {f"{path} (FullyShardedDataParallel)" for path in around}
+    sharding = {f"{path} (FullyShardedDataParallel)" for path in ("Net", "Net.0", "Net.1")}
     assert set(called(fsdp)) - PATHS == sharding
     assert fsdp["parents"]["Net.0"] == "Net.0 (FullyShardedDataParallel)"
     assert fsdp["aliases"]["Net.0"] == ["Net.0._fsdp_wrapped_module"]

@@ -5,14 +5,13 @@
 
 import itertools
 import re
-import subprocess
 import sys
 from collections import Counter
 
 import pytest
 from markdown_it import MarkdownIt
 
-from tests.support.processes import CHECKOUT
+from tests.support.processes import CHECKOUT, run_python
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 import make_reference
@@ -31,10 +30,10 @@ def shown(path):
     return path.relative_to(CHECKOUT).as_posix()
 
 
-def anchors(text):
+def anchors_of(page):
     """The anchors that a code host gives to the headings of a page."""
     found, names = Counter(), set()
-    for token, after in itertools.pairwise(MarkdownIt().parse(text)):
+    for token, after in itertools.pairwise(MarkdownIt().parse(page.read_text(encoding="utf-8"))):
         if token.type == "heading_open":
             words = "".join(each.content for each in after.children or () if each.content)
             name = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
@@ -58,10 +57,6 @@ def broken(page):
             continue
         if target.suffix != ".md" or not target.exists() or anchor not in anchors_of(target):
             yield address
-
-
-def anchors_of(page):
-    return anchors(page.read_text(encoding="utf-8"))
 
 
 def test_every_link_and_file_of_a_page_is_there_and_every_picture_is_used():
@@ -99,9 +94,7 @@ def test_the_site_builds_and_loads_nothing_from_a_network(tmp_path):
     site = tmp_path / "site"
     # As `make docs` does.
     words = ["--quiet", "--fail-on-warning", "--keep-going", "-c", "docs", "-d", f"{site}-cache"]
-    command = [sys.executable, "-m", "sphinx", *words, ".", str(site)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run_python("-m", "sphinx", *words, ".", site, cwd=CHECKOUT).stderr == ""
     pages = list(site.rglob("*.html"))
     assert len(pages) >= len(PAGES)
     for page in pages:

@@ -52,16 +52,10 @@ def test_what_needs_no_cuda_is_measured_and_the_rest_says_so(tmp_path, monkeypat
     assert (tmp_path / "kept" / "mlp" / "report.html").exists()
 
 
-def test_without_cuda_it_says_so_and_exits_with_2(monkeypatch, capsys):
+def test_no_cuda_or_a_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "head_facts", lambda _: {"gpu": None})
-    assert gpu_check.main([]) == 2
-    assert capsys.readouterr().err == (
-        "gpu_check: torch finds no CUDA device; --device cpu checks what needs none\n"
-    )
-
-
-def test_a_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu_check, "head_facts", lambda _: {"gpu": None})
+    said = "gpu_check: torch finds no CUDA device; --device cpu checks what needs none\n"
+    assert (gpu_check.main([]), capsys.readouterr().err) == (2, said)
     monkeypatch.setattr(gpu_wheels, "missing", list)
     made = {"mlp": OK, "gpt2": FAILED, "nsys": NOT_MEASURED}
     monkeypatch.setattr(
@@ -69,18 +63,12 @@ def test_a_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
     )
     path = tmp_path / "table.json"
     for parts, ended in (("mlp,nsys", 0), ("mlp,gpt2,nsys", 1)):
-        options = ["--device", "cpu", "--parts", parts, "--json", str(path)]
-        assert gpu_check.main(options) == ended
+        assert gpu_check.main(["--device", "cpu", "--parts", parts, "--json", str(path)]) == ended
     rows = json.loads(path.read_text("utf-8"))["rows"]
     assert [row["verdict"] for row in rows] == [OK, FAILED, NOT_MEASURED]
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     head = lines.index(["part", "what", "value", "expected", "verdict"])
     assert lines[head + 1 : head + 3] == [["mlp", "it", "1", "2", OK], ["too", "small"]]
-
-
-def test_limits_are_judged():
-    found = [gpu_rows.judged("a", "b", value, (0.95, 1.05)) for value in (0.94, 0.95, 1.06, None)]
-    assert verdicts(found) == [FAILED, OK, FAILED, NOT_MEASURED]
 
 
 def kernels(joined_s, lost_s, backward_s):
@@ -96,7 +84,9 @@ def kernels(joined_s, lost_s, backward_s):
     return {"tables": made}
 
 
-def test_kernels_that_found_no_module_fail():
+def test_figures_beyond_their_limits_and_kernels_that_found_no_module_fail():
+    found = [gpu_rows.judged("a", "b", value, (0.95, 1.05)) for value in (0.94, 0.95, 1.06, None)]
+    assert verdicts(found) == [FAILED, OK, FAILED, NOT_MEASURED]
     nothing = {"tables": {"kernels": [], "modules": [], "launches": []}}
     for report, expected in (
         (kernels(97.0, 3.0, 2.0), [OK, OK, OK]),
@@ -121,8 +111,7 @@ def test_medians_and_peaks_are_held_against_torchs_own():
     report, said = {"tables": {"memory_owners": owners}}, {"max_memory_allocated": 100 * MIB}
     for alone, expected in ((100 * MIB, [OK, OK]), (50 * MIB, [OK, FAILED])):
         hand = {"max_memory_allocated": alone}
-        found = gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)
-        assert verdicts(found) == expected
+        assert verdicts(gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)) == expected
 
 
 @pytest.mark.parametrize("mistake", sorted(gpu_rows.SLUGS))

@@ -5,12 +5,11 @@ TYPE_CHECKING, too.
 """
 
 import ast
-import subprocess
-import sys
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
-from tests.support.processes import CHECKOUT, clean_environment
+from tests.support.processes import CHECKOUT, run_python
 
 # A package directly below profstack/, or a module at its top, and what it may import from there.
 # The leaves may import each other, and a package its own modules.
@@ -27,20 +26,22 @@ MAY_IMPORT = {
     "capture": f"{_READ} readers",
     "analysis": _READ,
     "findings": f"{_READ} analysis",
-    "report": _JUDGE,
+    "compare": f"{_READ} analysis findings",
+    "lock": f"{LEAVES} storage stats",
+    "report": f"{_JUDGE} compare",
     "recording": f"{_JUDGE} report",
     "launch": f"{_READ} readers capture analysis report recording",
     "bench": f"{_READ} readers capture recording launch",
     "session": f"{_READ} readers capture report recording launch bench",
     # The public names.
     "profstack": f"{LEAVES} capture recording launch session",
-    "commands": f"profstack {_JUDGE} readers capture report recording launch bench session",
+    "commands": f"profstack {_JUDGE} compare lock readers capture report recording launch bench "
+    "session",
     "__main__": "commands",
 }
-
 # They run where torch may be missing, or before the script's process imports it.
-_PLACES = "storage analysis findings report recording commands readers.nsys launch.process"
-_PLACES += " launch.target launch.progress launch.second_run"
+_PLACES = "storage analysis findings compare lock report recording commands readers.nsys"
+_PLACES += " launch.process launch.target launch.progress launch.second_run"
 WITHOUT_TORCH = [f"profstack.{place}" for place in _PLACES.split()]
 MAY_PRINT = ("profstack.commands", "profstack.launch.progress")
 READS_PROC = "profstack.environment"
@@ -101,15 +102,6 @@ def _own(path, **options):
     return {name for name in _imports(path, **options) if _is_in(name, ["profstack"])}
 
 
-def _forbidden(modules):
-    return [
-        f"{module} imports {imported}"
-        for module, path in modules.items()
-        for imported in sorted(_own(path))
-        if _package(imported) not in (_package(module), *MAY_IMPORT[_package(module)].split())
-    ]
-
-
 def _cycle(graph):
     try:
         TopologicalSorter(graph).prepare()
@@ -119,10 +111,14 @@ def _cycle(graph):
 
 
 def test_packages_import_only_what_the_table_allows_and_nothing_in_a_cycle():
-    assert _forbidden(MODULES) == []
+    pairs = ((name, imported) for name, path in MODULES.items() for imported in sorted(_own(path)))
+    assert not [
+        f"{name} imports {imported}"
+        for name, imported in pairs
+        if _package(imported) not in (_package(name), *MAY_IMPORT[_package(name)].split())
+    ]
     # Between modules imports inside functions count; those for types alone are never made.
-    own = {name: _own(path, types=False) - {name} for name, path in MODULES.items()}
-    assert _cycle(own) == []
+    assert _cycle({name: _own(path, types=False) - {name} for name, path in MODULES.items()}) == []
     graph = {}
     for name, path in MODULES.items():
         imported = {_package(each) for each in _own(path)} - {_package(name)}
@@ -146,10 +142,8 @@ def test_reports_and_the_parent_import_neither_torch_nor_a_wrapper_nor_wrappers_
         "    if 'torch' in sys.modules: sys.exit(f'{name} loads torch')\n"
         "import wrappers"
     )
-    command = [sys.executable, "-c", code]
-    options = {"cwd": CHECKOUT, "env": clean_environment(), "capture_output": True, "text": True}
-    answer = subprocess.run(command, check=False, **options)
-    assert (answer.returncode, answer.stdout) == (1, "[]\n")
+    answer = run_python("-c", code, code=1, cwd=CHECKOUT)
+    assert answer.stdout == "[]\n"
     assert "this package has one name" in answer.stderr
 
 
@@ -182,3 +176,35 @@ def test_who_reads_proc_prints_and_exits_and_names_say_something():
     folders = ("examples", "benchmarks", "scripts", "tests")
     paths = [path for folder in folders for path in (CHECKOUT / folder).rglob("*.py")]
     assert [path for path in (*paths, *MODULES.values()) if path.stem in NO_NAMES] == []
+
+
+# What runs in the measured process while the script does.
+PACKAGE = CHECKOUT / "profstack"
+IN_THE_SCRIPT = [
+    *(PACKAGE / "capture").glob("*.py"),
+    *(PACKAGE / "readers").rglob("*.py"),
+    *(CHECKOUT / "wrappers").glob("*.py"),
+    *(PACKAGE / f"{name}.py" for name in ("guard", "layer", "models", "session", "environment")),
+    *(PACKAGE / "launch" / f"{name}.py" for name in ("child", "in_process")),
+]
+# A decorated generator throws the error into the script's own.
+ASKING = "is_scripts _is_for_script( self._passes( .caught( inner.throw inner.athrow"
+# Functions in which no handler of a signal runs: bodies of profstack's own threads, and what
+# `delay_signals` calls.
+UNINTERRUPTED = ("_run", "run", "finish_engine", "record_without_torch")
+
+
+def _asks_nothing(node):
+    """Whether a handler catches everything and does not ask whose the error is."""
+    text = ast.unparse(node) if isinstance(node, ast.ExceptHandler) else ""
+    catches_all = re.match(r"except( Exception| BaseException)?( as \w+)?:", text)
+    return catches_all and not (any(map(text.count, ASKING.split())) or text.endswith("raise"))
+
+
+def test_whoever_catches_everything_in_the_measured_process_asks_whose_the_error_is():
+    assert len(IN_THE_SCRIPT) > 30
+    nodes = [node for path in IN_THE_SCRIPT for node in _nodes(path)]
+    own = [each for each in nodes if getattr(each, "name", "") in UNINTERRUPTED]
+    free = {id(inner) for each in own for inner in ast.walk(each)}
+    faults = _faults(IN_THE_SCRIPT, lambda node: id(node) not in free and _asks_nothing(node))
+    assert list(faults) == []

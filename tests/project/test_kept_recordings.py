@@ -22,14 +22,9 @@ RECORDINGS = CHECKOUT / "tests" / "support" / "data" / "recordings"
 @pytest.fixture
 def run(capsys):
     def run(*arguments):
-        status = compare.main(list(map(str, arguments)))
-        return status, capsys.readouterr().out.splitlines()
+        return compare.main(list(map(str, arguments))), capsys.readouterr().out.splitlines()
 
     return run
-
-
-def copied(tmp_path, name):
-    return shutil.copytree(RECORDINGS / name, tmp_path / name)
 
 
 def test_kept_recordings_give_the_same_reports_or_no_success(run, tmp_path):
@@ -37,7 +32,7 @@ def test_kept_recordings_give_the_same_reports_or_no_success(run, tmp_path):
     assert status == 0, lines
     assert lines[-1].startswith(f"{len(list(RECORDINGS.iterdir()))} recordings in ")
     assert run(tmp_path)[0] == 2
-    (copied(tmp_path, "import") / "report.json.gz").unlink()
+    (shutil.copytree(RECORDINGS / "import", tmp_path / "import") / "report.json.gz").unlink()
     status, lines = run(tmp_path)
     assert status == 2
     assert "CANNOT BE COMPARED: no report.json is kept" in "\n".join(lines)

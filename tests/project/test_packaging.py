@@ -104,8 +104,7 @@ def _check_installed(fresh, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for command in ([fresh / "profstack"], [fresh / "python", "-m", "profstack"]):
-        version = _run(*command, "--version", cwd=elsewhere)
-        assert version == f"profstack {profstack.__version__}\n"
+        assert _run(*command, "--version", cwd=elsewhere) == f"profstack {profstack.__version__}\n"
     return _check_names(fresh / "python", elsewhere)
 
 

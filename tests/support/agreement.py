@@ -4,7 +4,6 @@ from itertools import chain
 
 # What rounding may leave.
 ALIKE = 1e-6
-HOT_SPOT = "python-hot-spot"
 PARTS = {"python-bound": "Python", "io-bound": "I/O"}
 
 
@@ -69,7 +68,7 @@ def _of_functions(report):
                 yield f"{key[2]}: {row['calibrated_s']} and {rows[key]['calibrated_s']}"
             if each["slug"] == "data-starved" and "clean_s" in row:
                 loading[key] = row["clean_s"]
-    hot = [each for each in report["findings"] if each["slug"] == HOT_SPOT]
+    hot = [each for each in report["findings"] if each["slug"] == "python-hot-spot"]
     own = {(each["file"], each["line"], each["evidence"][0]["function"]): each for each in hot}
     for key, each in own.items():
         if exceeds(each["gain_s"], each["evidence"][0]["own_high_s"]):

@@ -10,7 +10,7 @@ import random
 import statistics
 
 from tests.support.made_up import made_up
-from tests.support.reports import HOSTILE, build, headline, row
+from tests.support.reports import build, headline, row
 
 _MADE = made_up("bench_reports")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 192)
@@ -23,7 +23,6 @@ _REFUSED = "not enough memory: 2.10 GiB asked for, the limit is 2.00 GiB"
 _FAILED = "RuntimeError: mixed dtype (CPU): expect parameter to have scalar type of Float"
 _LIMITED = "memory: the limit of 2.00 GiB refuses a batch of 256"
 _EVENTS = "RuntimeError: Both events must be completed before calculating elapsed time."
-_NO_FORMULA = "there is no formula for its operations"
 
 
 def samples(count=420, *, median=_STEP):
@@ -165,7 +164,7 @@ def _point(kind, name, flop, moved, seconds, bound):
         "seconds": seconds, "seconds_is": "clean" if kind == "step" else "calibrated",
         "intensity": intensity, "flop_per_s": rate, "bound": bound,
         "share_of_peak": rate / min(PEAK, intensity * MEMORY) if flop else None,
-        "reason": None if flop else _NO_FORMULA,
+        "reason": None if flop else "there is no formula for its operations",
     }  # fmt: skip
 
 
@@ -225,22 +224,3 @@ def bench():
     counted = {"forward_flop": 1_210_000_000, "forward_mac": 605_000_000, "uncounted": []}
     report["tables"]["flops"] = [row("flops", counter="FlopCounterMode", **counted)]
     return report
-
-
-def bench_of_hostile_names():
-    """The benchmark's report, in which every text tries to become part of the page."""
-    report = bench()
-    report |= {name: _with_hostile_texts(report[name]) for name in ("benchmark", "roofline")}
-    return report | {"script": HOSTILE}
-
-
-# What is one of few words by the schema.
-_WORDS = {"mode", "clock", "status", "search", "timing", "kind", "seconds_is", "bound", "source"}
-
-
-def _with_hostile_texts(value, key=""):
-    if isinstance(value, dict):
-        return {name: _with_hostile_texts(item, name) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_with_hostile_texts(item, key) for item in value]
-    return HOSTILE + value if isinstance(value, str) and key not in _WORDS else value

@@ -227,8 +227,10 @@ def shared():
 
 
 @contextmanager
-def pages(folder):
+def pages(folder, write=None):
     """A function that writes and opens the page of a report; at the end nothing may be broken.
+
+    `write` is what writes the page, where it is of another kind.
 
     It opens with all views one under the other, or at the address that is given. A page that the
     browser shows already, and that was only read since it was opened, is taken as it is, but for
@@ -240,7 +242,7 @@ def pages(folder):
         browser = shared()
         wanted = repr((at, window, report))
         if fresh or browser.touched or browser.shows != wanted:
-            html.write(report, folder / "report.html")
+            (write or html.write)(report, folder / "report.html")
             browser.open(folder / "report.html", at=at, **window)
             browser.shows = wanted
         return browser

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from profstack import layer
-from profstack.capture import arming, engine, marks, step_events, step_log, user_regions
+from profstack.capture import arming, engine, marks, run_limits, step_events, step_log, user_regions
 from profstack.capture.observers import Observers
 from profstack.capture.run import make_plan
 from profstack.capture.slices import SlicePlan, Targets, watch
@@ -49,7 +49,7 @@ class VirtualTime:
         clock = SimpleNamespace(
             perf_counter=lambda: self.now, process_time=lambda: self.cpu, time=lambda: self.now
         )
-        for module in (engine, arming, marks):
+        for module in (engine, run_limits, arming, marks):
             monkeypatch.setattr(module, "time", clock)
         for module in (engine, step_log):
             monkeypatch.setattr(module, "_process_time", clock.process_time)

@@ -1,16 +1,23 @@
-"""The made-up report of a run in which every layer had its turn: operations, memory, the watch."""
+"""The made-up report of a run in which every layer had its turn: operations, memory, the watch,
+and what tells the owner of every nanosecond and byte."""
 
 import copy
 
 from tests.support.made_up import made_up
-from tests.support.owners import FINDINGS, add_device, add_owners, add_regions, make_hostile
-from tests.support.reports import FUNCTIONS, HOSTILE, artifact, build, layer_row, records, row
+from tests.support.overview import add_sources, add_verdict
+from tests.support.reports import FUNCTIONS, artifact, build, layer_row, records, row
 
 MIB = 2**20
-_MADE = made_up("full_report")
+_MADE, _OWNERS = made_up("full_report"), made_up("owners")
 _FLOPS = _MADE["flops"]
 _GROWN = {line: sizes for line, *sizes in _MADE["grown"]}
-_UNSEEN = "the watch took no sample in it"
+_ON_DEVICE = ["kernels", "launch_s", "launches_total_s", "device_busy_s", "device_idle_s"]
+VIEWS = (
+    "overview", "modules", "operators", "kernels", "python", "source", "memory", "flops",
+    "benchmark", "ranges", "method", "environment", "glossary",
+)  # fmt: skip
+# Operators that memory and gaps name, but that no row of the made-up operators has.
+_OTHERS = ("aten::zeros_like", "aten::relu", "aten::empty", "aten::mm", "aten::item", "aten::add")
 
 
 def full():
@@ -28,9 +35,12 @@ def full():
     report["probe_effect"] += [_effect("nvtx", 1.03, None, 6), _effect("memory", 1.9, None, 10),
         _effect("flops", 4.1, slow, 1), _effect("watch", None, "it watches what no slice has", 0)
         ]  # fmt: skip
-    for add in (_add_flops, _add_memory, _add_watch, add_owners, add_regions):
+    for add in (_add_flops, _add_memory, _add_watch, add_owners):
         add(report)
-    report["findings"] = copy.deepcopy(FINDINGS)
+    names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
+    report["tables"]["regions"] = records("regions", names, _OWNERS["regions"])
+    report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
+    report["findings"] = copy.deepcopy(_OWNERS["findings"])
     report["tables"]["ranges"] = records("ranges", "kind name calls emit_s", [
         ("step", "step", 1.0, 2.1e-6), ("backward", "backward", 1.0, None),
         ("module", "Digits.features.0", 1.0, 0.4e-6)])  # fmt: skip
@@ -97,7 +107,7 @@ def _add_watch(report):
         (70, 0.0168, 4.2, 64 * MIB, 1.4, "main (train.py:61) > batches (train.py:20)"),
         (88, 0.0161, 4.0, None, 0.0, None)])  # fmt: skip
     unseen = ("outliers.doing", "outliers.rss_bytes", "functions.watch_share")
-    report["cells_reason"] |= dict.fromkeys(unseen, _UNSEEN)
+    report["cells_reason"] |= dict.fromkeys(unseen, "the watch took no sample in it")
     shares = {"main": 0.06, "engine": 0.39, "conv2d": 0.14, "addmm": 0.07, "foreach": 0.09}
     by_name = {FUNCTIONS[key][2]: share for key, share in shares.items()}
     for record in tables["functions"]:
@@ -118,19 +128,126 @@ def on_a_device():
     return report
 
 
-def full_of_hostile_names():
-    """The full report, in which what the later layers name tries to become part of the page."""
-    report = on_a_device()
+def attribution(median):
+    """The sums under the module tree, as far as the made-up modules go."""
+    step = 5.08e-3
+    found = {"step_s": step, "rows_s": step, "owned_s": 0.9724 * step, "owned_share": 0.9724}
+    found |= {"calibrated_owned_s": 0.9724 * median, "clean_median_s": median}
+    found |= {"backward_s": 2.1e-3, "backward_attributed_share": 0.9912, "negative_rows": 0}
+    found |= {"memory_peak_bytes": 385 * MIB, "memory_attributed_share": 0.9896, "reason": None}
+    rest = (("(outside modules)", 0.08e-3, 0.0157), ("(not attributed)", 0.06e-3, 0.0119))
+    rows = [dict(zip(("path", "self_s", "share"), each, strict=True)) for each in rest]
+    return found | {"unowned": rows}
+
+
+def processes():
+    """What the threads come to."""
+    found = {"steps": 420, "step_s": 4.9e-3, "cpu_s": 7.88e-3, "cores": 1.61, "off_cpu_s": 0.8e-3}
+    found |= {"no_core_s": 0.1e-3, "unseen_share": 0.19, "workers": 1, "worker_cpu_s": 1.5e-3}
+    sentences = [
+        "the steps' thread ran for 4.10 ms of a clean step",
+        "19 % of the CPU time is used in threads and processes that no layer looks into",
+        "1 DataLoader worker uses 1.50 ms of CPU time per step",
+    ]
+    return found | {"wait_s": 3e-4, "reading_s": 1e-4, "reason": None, "sentences": sentences}
+
+
+def memory_owners(device="cpu"):
+    """Rows of `memory_owners` for one device."""
+    names = "device kind start_bytes peak_bytes largest_bytes end_bytes"
+    each = _OWNERS["memory"]
+    rows = ((device, kind, *(round(n * MIB) for n in sizes)) for kind, *sizes in each)
+    return records("memory_owners", names, rows)
+
+
+def add_owners(report):
+    """Fill the tables of a report on a CPU; the figures on kernels stay with `add_device`."""
+    tables, columns, cells = report["tables"], report["columns_reason"], report["cells_reason"]
+    report["attribution"] = attribution(report["benchmark"]["median_s"])
+    report["processes"], tables["memory_owners"] = processes(), memory_owners()
+    whole = sum(each["peak_bytes"] for each in tables["memory_owners"]) / MIB
+    names = "device kind module operator backward tensors bytes share"
+    held = (("cpu", *rest, round(size * MIB), size / whole) for *rest, size in _OWNERS["holders"])
+    tables["peak_holders"] = records("peak_holders", names, held)
+    names = "node parent kind name file line own calls total_s self_s"
+    paths = ((*rest, ms and ms / 1e3, own and own / 1e3) for *rest, ms, own in _OWNERS["paths"])
+    tables["call_paths"] = records("call_paths", names, paths)
+    names = "kind name process threads cpu_s share layers note"
+    tables["threads"] = records("threads", names, _OWNERS["threads"])
+    launches = ((12 + number, 61.0 + number % 2) for number in range(6))
+    tables["launches"] = records("launches", "step operators", launches)
+    for record in tables["functions"]:
+        record["own"] = record["file"].endswith(("train.py", "augment.py"))
+        others = "(built-in)" if record["file"] == "~" else "torch"
+        record["package"] = "(own files)" if record["own"] else others
+    for record in tables["lines"]:
+        record["own"] = True
+    # What memory and checkpointing give, and what modules take of Python.
+    for record in tables["modules"]:
+        if not record["path"].startswith("("):
+            record["recomputed_s"] = 0.1e-3 if record["path"] == "Digits.features" else 0.0
+            record["python_s"] = record["self_s"] * 0.2
+            record["host_peak_bytes"] = 2.0 * (record["host_net_bytes"] or 0) + 4096
+    for name in ("recomputed_s", "python_s", "host_peak_bytes"):
+        columns.pop(f"modules.{name}", None)
+        cells[f"modules.{name}"] = "it is a part of the step outside modules"
+    for name in ("functions.own", "functions.package", "lines.own"):
+        columns.pop(name, None)
+    names = [*(f"launches.{name}" for name in _ON_DEVICE), "call_paths.device_s"]
+    columns |= dict.fromkeys(names, "no accelerator was in use")
+    names = [f"call_paths.{name}" for name in ("file", "line", "own")]
+    cells |= dict.fromkeys(names, "an operator or a kernel has no source line here")
+    names = [f"call_paths.{name}" for name in ("total_s", "self_s")]
+    cells |= dict.fromkeys(names, "a kernel runs on the device: it has no host time")
+    cells |= {
+        "peak_holders.module": "it was made outside every module",
+        "peak_holders.operator": "it was there before the step that was observed",
+        "peak_holders.backward": "nothing tells in which pass it was made",
+        "call_paths.parent": "it is the outermost",
+        "threads.layers": "no layer looks into it",
+        "threads.note": "there is nothing to add",
+    }
+
+
+def add_device(report):
+    """Launches, kernels and gaps as a GPU gives them, and a second place for memory."""
+    tables, reasons = report["tables"], report["columns_reason"]
+    report["environment"] |= {"device": "cuda", "gpu": "A GPU that is made up"}
+    for record in tables["launches"]:
+        record |= dict(zip(_ON_DEVICE, (42.0, 5.2e-6, 0.22e-3, 3.1e-3, 0.9e-3), strict=True))
+    names = "device cause count total_s longest_s after before"
+    tables["gaps"] = records("gaps", names, _OWNERS["gaps"])
+    tables["memory_owners"] += memory_owners("cuda:0")
+    for record in tables["call_paths"]:
+        record["device_s"] = 1.9e-3 if record["node"] <= 7 else 0.0
+    for record in tables["lines"]:
+        if record["operator_s"] is not None:
+            record["device_s"] = 0.8 * record["operator_s"]
+    for name in [key for key in reasons if "device" in key or key.startswith("launches.")]:
+        if name != "steps.device_s":
+            reasons[name] = "made up: not filled here"
+    for name in (*(f"launches.{each}" for each in _ON_DEVICE), "call_paths.device_s"):
+        reasons.pop(name, None)
+    reasons.pop("lines.device_s", None)
+
+
+def whole():
+    """The report of a run on a device with a verdict, findings, sources and kernels."""
+    report = add_sources(add_verdict(on_a_device()))
     tables = report["tables"]
-    make_hostile(report)
-    tables["ranges"][2]["name"] = tables["outliers"][0]["doing"] = HOSTILE
-    tables["watch"][0] |= {"file": HOSTILE, "name": HOSTILE}
-    tables["flops"][0]["uncounted"][0]["operator"] = tables["flops"][1]["note"] = HOSTILE
-    tables["flops"][2]["uncounted"][0]["why"] = HOSTILE
-    for line in tables["lines"]:
-        if line["largest_bytes"] is not None:
-            line |= {"file": HOSTILE, "source": HOSTILE, "memory_source": HOSTILE}
-    for told in ("columns_source", "cells_reason"):
-        report[told]["modules.flop_per_s"] = HOSTILE
-    report["probe_effect"][2]["note"] = report["watch"]["reason"] = HOSTILE
+    tables["kernels"] = [row("kernels", name="gemm", calls=1.0, device_s=1e-4, device="cuda:0",
+        module=module, operator="aten::mm") for module in ("Digits.features.0",
+        "Digits.classifier.0")]  # fmt: skip
+    known = {record["name"] for record in tables["operators"]}
+    tables["operators"] += [row("operators", name=name, shapes="[]", calls=1.0, self_s=1e-6,
+        total_s=1e-6) for name in (*_OTHERS, "implicit_gemm") if name not in known]  # fmt: skip
+    tables["gaps"][-1] |= {"after": "aten::add in (optimizer)", "before": "aten::mm"}
+    tables["gaps"][0]["before"] = tables["gaps"][1]["before"] = "aten::add"
+    for record in tables["watch"]:
+        if record["file"] != "train.py" and not record["file"].startswith("<"):
+            record["file"] = "/usr/lib/python3.11/site-packages/" + record["file"]
+    slugs = ("data-starved", "forced-synchronisation", "memory-growth")
+    for finding, slug in zip(report["findings"], slugs, strict=True):
+        finding["slug"] = slug
+    report["step_bar"]["parts"][1]["link"] = "python/train.py:61:main"
     return report

@@ -20,9 +20,9 @@ from profstack.report import html
 from profstack.report.page import prepare
 from tests.support.bench_reports import bench
 from tests.support.browser import Browser, snippet
+from tests.support.full_report import whole
 from tests.support.processes import TESTS
 from tests.support.reports import build
-from tests.support.whole_report import whole
 
 _NAMES = re.compile(r"^(?:async )?(function|const|let|class) (\w+)", re.MULTILINE)
 _SCOPE = re.compile(
@@ -56,10 +56,10 @@ def opened_up(script: str, *, start: bool = False) -> str:
 def _page_file() -> Path:
     """The page without its data, its library or its start."""
     first, last = (TESTS / "support" / "page_lab.js").read_text().split("window.lab = ")
-    script = f"{first}{opened_up(html._page_script())}window.lab = {last}"
+    script = f"{first}{opened_up(html.page_script('main.js'))}window.lab = {last}"
     path = Path(tempfile.mkdtemp(prefix="page-lab-")) / "lab.html"
     with (
-        mock.patch.object(html, "_page_script", return_value=script),
+        mock.patch.object(html, "page_script", return_value=script),
         mock.patch.object(html, "library", return_value=html.Library("", "sha256-none", "none")),
     ):
         html.write(build(), path)
@@ -96,13 +96,11 @@ class Lab:
 
     def check(self, function: str, table: Mapping[Any, Any]) -> None:
         """Compare what a function gives with what is expected of each case."""
-        found = dict(zip(table, self.values(function, table), strict=True))
-        assert found == dict(table)
+        assert dict(zip(table, self.values(function, table), strict=True)) == dict(table)
 
     def draw(self, page: Mapping[str, Any], draws: str, *selectors: str) -> list[str]:
         """Draw with functions (a JavaScript list) and tell the elements of these selectors."""
-        lines = self.js(f"lab.draw({json.dumps(page)}, [{draws}], {json.dumps(selectors)})")
-        return sound(lines)
+        return sound(self.js(f"lab.draw({json.dumps(page)}, [{draws}], {json.dumps(selectors)})"))
 
     def view(self, page: Mapping[str, Any], script: str, name: str = "") -> list[str]:
         """Draw all parts of a script's view and tell them."""
@@ -184,11 +182,25 @@ def bench_page() -> dict[str, Any]:
     return page_of(bench())
 
 
+def records_of(page: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The rows of a table of the page, with their columns."""
+    table = page["tables"][name]
+    keys = [column["key"] for column in table["columns"]]
+    return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
+
+
+def with_rows(
+    page: Mapping[str, Any], name: str, records: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A table of the page with these rows instead: what they leave out is null."""
+    keys = [column["key"] for column in page["tables"][name]["columns"]]
+    return page["tables"][name] | {"rows": [[one.get(key) for key in keys] for one in records]}
+
+
 def changed(page: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     """A copy with some parts changed: `facts__step__n=3` for page["facts"]["step"]["n"]."""
     found = copy.deepcopy(dict(page))
     for way, value in values.items():
         *outer, last = way.split("__")
-        place = functools.reduce(lambda at, name: at[name], outer, found)
-        place[last] = value
+        functools.reduce(lambda at, name: at[name], outer, found)[last] = value
     return found

@@ -28,9 +28,7 @@ def training(net):
 
     def step():
         optimizer.zero_grad()
-        x = torch.randn(BATCH, WIDTH)
-        loss = net(x).sum()
-        loss.backward()
+        net(torch.randn(BATCH, WIDTH)).sum().backward()
         optimizer.step()
 
     return step

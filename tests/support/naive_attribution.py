@@ -233,8 +233,7 @@ class Naive:
         for part, time in parts.items():
             rows[part]["forward_self"] += time
             rows[part]["forward"] = rows[part]["forward_self"]
-        memory = [at for at in self.all if self.inside[at] and self.name[at] == "[memory]"]
-        for at in memory:
+        for at in [at for at in self.all if self.inside[at] and self.name[at] == "[memory]"]:
             call = self._past(self.nearest[at], FUNCTION, PASS, UPDATE, AGAIN)
             if call is not None and self.kind[call] == CALL:
                 column = "host_net_bytes" if self.device[at] < 0 else "device_net_bytes"

@@ -9,6 +9,7 @@ import json
 from profstack.storage.folder import Writer
 from tests.support.made_up import made_up
 from tests.support.recordings import Run, module, module_times, report_of
+from tests.support.tables import rows_of
 
 STEPS = 12
 # Of the capture and of the torch layer alike.
@@ -26,10 +27,6 @@ def fact(**more):
     told |= {"steps_wall_s": STEPS * STEP_S, "process": 4242, "other_processes": 2, "left_out": {}}
     told |= {"missing": {"libraries": "no calls of cuDNN or cuBLAS"}, "unlaunched": 12}
     return told | {"graphs_whole": 0, "open_ranges": 1} | more
-
-
-def _named(names, rows):
-    return [dict(zip(names.split(), row, strict=True)) for row in rows]
 
 
 def rows():
@@ -84,9 +81,8 @@ def rows():
             for cause, count, total, longest, *around in _MADE["gaps"]
         ],
     }
-    named = (name.partition(" ") for name in tables)
-    made = zip(named, tables.values(), strict=True)
-    return {f"nsys_{name}": _named(columns, some) for (name, _, columns), some in made}
+    made = zip((name.partition(" ") for name in tables), tables.values(), strict=True)
+    return {f"nsys_{name}": rows_of(columns, *some) for (name, _, columns), some in made}
 
 
 def import_into(folder, frames=None, **facts):

@@ -1,8 +1,8 @@
-"""Made-up additions to a report: a verdict with its bar, findings of every kind, sources, parts of
-lines by module; and the same with names that try to be markup."""
+"""Made-up additions to a report: a verdict with its bar, findings of every kind, sources, and
+parts of lines by module."""
 
 from tests.support.made_up import made_up
-from tests.support.reports import HOSTILE, row
+from tests.support.reports import row
 
 MIB = 2**20
 LENGTH = 120
@@ -69,26 +69,4 @@ def add_sources(report):
         for line, parts in made_up("overview")["parts"].items()
         for number, (module, python, operators, backward) in enumerate(parts)
     ]  # fmt: skip
-    return report
-
-
-def make_hostile(report):
-    """Names of files, functions, modules and arguments that try to be markup."""
-    tables, place = report["tables"], {"file": HOSTILE, "line": 1, "calls": 1.0}
-    report["argv"] = [HOSTILE]
-    report["verdict"]["sentence"] = HOSTILE
-    report["verdict"]["evidence"] += [{"name": HOSTILE, "file": HOSTILE, "line": 3}, HOSTILE]
-    words = dict.fromkeys(("file", "module", "advice"), HOSTILE)
-    evidence = [{"name": HOSTILE, "link": f"source/{HOSTILE}:3"}]
-    made = finding(HOSTILE, HOSTILE, **words, line=3, layers=[HOSTILE], evidence=evidence)
-    report["findings"].append(made)
-    report["sources"].append({"file": HOSTILE, "text": HOSTILE, "bytes": 9, "reason": None})
-    times = {"python_s": 1.0, "operator_s": 1.0}
-    line = row("lines", **place, **times, source=HOSTILE, own=True, reason=HOSTILE)
-    tables["lines"].append(line)
-    part = row("module_lines", **place, **times, module=HOSTILE, backward_s=0.0)
-    tables["module_lines"].append(part)
-    function = row("functions", **place, phase="step", name=HOSTILE, self_s=9.0, total_s=9.0)
-    tables["functions"].append(function)
-    report["layers"][0] |= {"status": "failed", "reason": HOSTILE, "command": HOSTILE}
     return report

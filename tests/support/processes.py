@@ -13,12 +13,10 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TESTS = CHECKOUT / "tests"
-
 LEFT_OUT = shutil.ignore_patterns(
     *(".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules", "profstack-runs"),
     *("tests", "benchmarks"),
 )
-
 RunProfstack = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -89,7 +89,6 @@ if __name__ == "__main__":
     print("trained", step + 1)
 """
 SCRIPTS = {"train.py": TRAIN, "whole.py": WHOLE, "loading.py": LOADING}
-
 SHORT_PLAN = ("--rounds", "2", "--final-steps", "10")
 # The words after `profstack run -o rec`, by the run's name.
 RUNS = {

@@ -33,8 +33,6 @@ STEP_S = 0.02
 # A step as it was written.
 Step = namedtuple("Step", "step slice kind layer wall_s cpu_s wait_s device_s batch_size flags")
 PROBES = {"torch": 1.23, "cprofile": 1.38, "flops": 4.6, "nvtx": 1.07, "memory": 3.7}
-
-
 _MODEL = {
     "seed": 1, "step_s": 0.0137, "noise": 0.05, "autocorrelation": 0.3, "wait": 0.08,
     "outliers": 0.05, "outlier": 2.7, "batch": 32, "last_batch": 12, "epoch": 11, "evaluation": 0,
@@ -193,8 +191,7 @@ class Run:
 
     def finish(self, *, ended=True, run=None):
         if ended:
-            counts = {self.phase: self.steps}
-            self.writer.facts({"counts_by_phase": counts, "recording_ended": 1.0})
+            self.writer.facts({"counts_by_phase": {self.phase: self.steps}, "recording_ended": 1.0})
         self.writer.close()
         ran = {"id": "x", "exit_code": 0, "signal": None}
         facts = {"script": "train.py", "argv": ["train.py", "--size", "a b"], "run": ran}

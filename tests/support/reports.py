@@ -9,15 +9,23 @@ import random
 import statistics
 from statistics import fmean, median
 
+from jsonschema import Draft202012Validator
+
+from profstack.report import files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS
 from tests.support.made_up import made_up
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
-
 _LAYERS = ("torch", "cprofile")
 _MADE = made_up("reports")
 FUNCTIONS = _MADE["functions"]
+
+
+def breaks_of_schema(part, rows):
+    """What the report's schema says against rows of a part of the benchmark."""
+    schema = files.schema()["properties"]["benchmark"]["properties"][part]
+    return [error.message for error in Draft202012Validator(schema).iter_errors(rows)]
 
 
 def completed(value, schema):
@@ -28,8 +36,7 @@ def completed(value, schema):
         return value
     fields = schema.get("properties", {})
     added = {name: _empty(fields[name]) for name in schema.get("required", ()) if name in fields}
-    given = {name: each for name, each in value.items() if each is not None}
-    both = value | added | given
+    both = value | added | {name: each for name, each in value.items() if each is not None}
     return {name: completed(each, fields.get(name, {})) for name, each in both.items()}
 
 
@@ -189,12 +196,6 @@ def label(key):
     return "{}:{}({})".format(*FUNCTIONS[key])
 
 
-def _calls():
-    rows = [(label(caller), label(callee), calls, ms / 2e3, ms / 1e3, "step")
-        for caller, callee, calls, ms in _MADE["calls"]]  # fmt: skip
-    return records("calls", "caller callee calls self_s total_s phase", rows)
-
-
 def _memory(slices, steps):
     noise, rows, resident = random.Random(3), [], 310 * 2**20
     end = slices[-1]["started_s"] + slices[-1]["wall_s"]
@@ -222,6 +223,8 @@ def build(*, watched_steps=45):
         ms / 1.27e3) for name, shapes, module, calls, ms in _MADE["operators"]]  # fmt: skip
     lines = [("augment.py" if line == 8 else "train.py", line, text, 1.0, python / 1e3, ms / 1e3)
         for line, text, python, ms in _MADE["source"]]  # fmt: skip
+    calls = [(label(caller), label(callee), calls, ms / 2e3, ms / 1e3, "step")
+        for caller, callee, calls, ms in _MADE["calls"]]  # fmt: skip
     names = "name shapes module calls self_s total_s calibrated_s"
     text = "The run was short: the layer memory had no turn. The command in its row fills it."
     return {
@@ -247,7 +250,8 @@ def build(*, watched_steps=45):
         "roofline": None,
         "tables": {"steps": steps, "modules": _modules(clean),
             "operators": records("operators", names, operators), "functions": _functions(),
-            "calls": _calls(), "memory": _memory(slices, steps),
+            "calls": records("calls", "caller callee calls self_s total_s phase", calls),
+            "memory": _memory(slices, steps),
             "lines": records("lines", "file line source calls python_s operator_s", lines),
             "artifacts": [one for layer in layers for one in layer["artifacts"]],
             **{name: [] for name in _LATER}},
@@ -262,21 +266,17 @@ def build(*, watched_steps=45):
     }  # fmt: skip
 
 
-def hostile():
-    """A report whose names all try to become part of the page."""
-    report = build()
-    report |= {"script": HOSTILE, "argv": [HOSTILE, "--name=" + HOSTILE]}
-    report["environment"]["cpu"] = HOSTILE
-    report["warnings"].append({"slug": HOSTILE, "text": HOSTILE})
-    report["layers"][2]["reason"] = report["slices"][3]["mode"] = HOSTILE
-    tables = report["tables"]
-    tables["modules"][2]["path"] = "Digits.features." + HOSTILE
-    tables["operators"][0]["name"] = tables["operators"][1]["module"] = HOSTILE
-    tables["functions"][0] |= {"file": HOSTILE, "name": HOSTILE}
-    tables["lines"][0] |= {"file": HOSTILE, "source": HOSTILE}
-    tables["artifacts"][0] |= {"path": "javascript:alert(1)//" + HOSTILE, "opens_in": HOSTILE}
-    tables["steps"][20]["flags"] = HOSTILE
-    for call in tables["calls"]:
-        if call["caller"] == label("main"):
-            call["caller"] = f"{HOSTILE}:61({HOSTILE})"
-    return report
+# Words of profstack's own that the schema does not list.
+_WORDS = {"slug", "layer", "link", "phase", "mode", "started_at", "finished_at", "measured_at"}
+
+
+def hostile(value, schema=None, key=""):
+    """The report with texts that try to become part of the page, but for words of profstack's."""
+    schema = files.schema() if schema is None else schema
+    if isinstance(value, dict):
+        fields = schema.get("properties", {})
+        return {name: hostile(each, fields.get(name, {}), name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [hostile(each, schema.get("items", {}), key) for each in value]
+    is_own = key in _WORDS or "enum" in schema or not isinstance(value, str)
+    return value if is_own else HOSTILE + value

@@ -32,6 +32,16 @@ def of(row, columns):
     return [row.get(name) for name in columns.split()]
 
 
+def in_ns(rows, columns):
+    """Columns of each row; times in whole nanoseconds."""
+
+    def value(row, name):
+        found = row.get(name)
+        return round(found * 1e9) if name.endswith("_s") and found is not None else found
+
+    return [tuple(value(row, name) for name in columns.split()) for row in rows]
+
+
 def near(*expected):
     """A list of figures give or take their rounding; of all else exactly."""
     inner = (list, tuple, dict, str)

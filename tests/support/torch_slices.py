@@ -6,24 +6,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from profstack.capture.hooks import DISCOVER, RANGES, TorchHooks
-from profstack.capture.module_names import ModuleNames
+from profstack.capture.hooks import RANGES
 from profstack.layer import SliceContext
 from profstack.readers.torchtrace.events import read_host
 from profstack.storage.vocabulary import STEP_PARTS
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
-
-
-class Quiet:
-    """A sink that does nothing with what the hooks tell it."""
-
-    waiting = False
-    follows_calls = follows_backward = True
-
-    def __getattr__(self, name):
-        return lambda *_: None
+from tests.support.wrapped import installed_hooks
 
 
 @dataclass
@@ -82,10 +70,8 @@ def observe(step, steps=3, mode="timed", warm=2, left_out=(), folder=None):
 
     With the real hooks and the real wrapper.
     """
-    hooks, wrapper = TorchHooks(torch, Quiet(), ModuleNames()), TorchProfilerWrapper()
-    with tempfile.TemporaryDirectory() as other:
-        hooks.install()
-        hooks.set_mode(DISCOVER)
+    wrapper = TorchProfilerWrapper()
+    with tempfile.TemporaryDirectory() as other, installed_hooks() as hooks:
         try:
             for _ in range(warm):
                 step()
@@ -100,4 +86,3 @@ def observe(step, steps=3, mode="timed", warm=2, left_out=(), folder=None):
             gc.enable()
             wrapper.stop()
             wrapper.close()
-            hooks.remove()

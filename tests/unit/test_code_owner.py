@@ -12,18 +12,7 @@ import pytest
 import torch
 
 from profstack import code_owner
-from profstack.code_owner import (
-    BUILTIN,
-    CELLS,
-    FACT,
-    OWN,
-    PROFSTACK,
-    PYTHON,
-    Places,
-    cell_names,
-    package_of,
-    place_words,
-)
+from profstack.code_owner import BUILTIN, CELLS, FACT, OWN, PYTHON, Places, cell_names
 
 SITE = "lib/python3.11/site-packages"
 GENERATED = "(generated code)"
@@ -51,7 +40,7 @@ def test_files_and_the_packages_they_belong_to(tmp_path):
     owners = dict(row.split(" | ") for row in table.split(" // "))
     owners |= {f"{tmp_path}-other/train.py": f"{tmp_path.name}-other", "/x.py": os.sep}
     owners |= {str(torch.__file__): "torch", str(subprocess.__file__): PYTHON}
-    owners[str(code_owner.__file__)] = PROFSTACK
+    owners[str(code_owner.__file__)] = code_owner.PROFSTACK
     assert {file: places.package(file) for file in owners} == owners
     own = [file for file, owner in owners.items() if owner == OWN]
     assert [file for file in owners if places.is_own(file)] == own
@@ -101,7 +90,7 @@ def test_a_recording_tells_it_elsewhere():
         "app\\train.py": OWN,
         "..\\app\\train.py": "app",
         "<stdin>": OWN,
-        "C:\\work\\app\\env\\profstack\\x.py": PROFSTACK,
+        "C:\\work\\app\\env\\profstack\\x.py": code_owner.PROFSTACK,
         "C:\\Python311\\Lib\\json\\decoder.py": PYTHON,
         "C:\\work\\app\\env\\Lib\\site-packages\\torch\\nn\\x.py": "torch",
     }
@@ -146,8 +135,8 @@ def test_a_file_belongs_to_a_library_or_to_the_user():
     for file, own, package in (
         row.split(" | ") for row in OWNERS.strip().replace("\n", " // ").split(" // ")
     ):
-        assert package_of(file, own={"True": True, "False": False}.get(own)) == package
-    assert package_of(None, own=None) == ""
+        assert code_owner.package_of(file, own={"True": True, "False": False}.get(own)) == package
+    assert code_owner.package_of(None, own=None) == ""
     file = {"file": "lib/a.py"}
     records = [{**file, "own": False}, {**file, "own": True, "package": None}]
     records.append({**file, "own": False, "package": "known"})
@@ -168,7 +157,10 @@ def test_files_of_cells_have_the_numbers_that_the_notebook_shows(monkeypatch):
     texts |= {"29.py:13 (train) ran": "cell 2, line 13 (train) ran", "x.py": "x.py"}
     texts |= {f'File "{kernel}", line 3': 'File "cell 2", line 3'}
     assert {text: named(text) for text in texts} == texts
-    words = [place_words(*each) for each in (("cell 2", 13), ("/a/b.py", 0), ("C:\\x\\b.py", None))]
+    words = [
+        code_owner.place_words(*each)
+        for each in (("cell 2", 13), ("/a/b.py", 0), ("C:\\x\\b.py", None))
+    ]
     assert words == ["cell 2, line 13", "b.py:0", "b.py"]
     for other in (None, SimpleNamespace(compile=None)):
         shell = other

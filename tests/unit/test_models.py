@@ -9,14 +9,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from profstack import models
-from profstack.models import (
-    class_name,
-    direct_instances,
-    in_training,
-    instances_of,
-    parameter_count,
-    wrapped_module,
-)
+from profstack.models import class_name, in_training, instances_of, parameter_count
 
 
 def test_parameters_are_counted_once_and_the_constants_of_frozen_torchscript():
@@ -59,9 +52,9 @@ def test_losses_and_modules_in_training_are_known_also_inside_wrappers():
     fast = type("OptimizedModule", (nn.Module,), {"__module__": "torch._dynamo.eval_frame"})()
     fast._orig_mod = core
     around = nn.DataParallel(fast)
-    assert wrapped_module(core) is None
-    assert wrapped_module(fast) == ("OptimizedModule", core)
-    assert wrapped_module(around) == ("DataParallel", fast)
+    assert models.wrapped_module(core) is None
+    assert models.wrapped_module(fast) == ("OptimizedModule", core)
+    assert models.wrapped_module(around) == ("DataParallel", fast)
     assert [models.innermost(each) for each in (core, fast, around)] == [core] * 3
 
 
@@ -88,8 +81,8 @@ def test_subclasses_are_found_each_object_once_and_nothing_is_asked():
 
     held = [Base(), Answering()]
     assert {id(each) for each in instances_of(Base)} == {id(each) for each in held}
-    assert [id(each) for each in direct_instances(Answering)] == [id(held[1])]
-    assert direct_instances() == []
+    assert [id(each) for each in models.direct_instances(Answering)] == [id(held[1])]
+    assert models.direct_instances() == []
     model = nn.Linear(2, 2)
     found = [id(each) for each in instances_of(nn.Module, nn.Linear, torch.Tensor)]
     assert len(found) == len(set(found))

@@ -4,7 +4,6 @@ import re
 import subprocess
 
 from profstack import privacy
-from profstack.privacy import commit_facts, home_relative, mask_secrets
 
 # Command lines; what is masked stands in braces.
 MASKED = """
@@ -34,9 +33,9 @@ SINGLE |= {f"{start}{'a' * 16}": "X" for start in STARTS}
 def test_secrets_on_a_command_line_and_inside_one_argument():
     for row in MASKED.strip().replace("\n", " // ").split(" // "):
         given = re.sub(r"[{}]", "", row).split()
-        assert mask_secrets(given) == re.sub(r"{.*?}", "***", row).split()
+        assert privacy.mask_secrets(given) == re.sub(r"{.*?}", "***", row).split()
     for argument, shown in SINGLE.items():
-        assert mask_secrets([argument]) == [shown.replace("X", "***")]
+        assert privacy.mask_secrets([argument]) == [shown.replace("X", "***")]
 
 
 def test_paths_are_shown_relative_to_home(monkeypatch):
@@ -49,7 +48,7 @@ def test_paths_are_shown_relative_to_home(monkeypatch):
         ("/h.me/a", "/home/a/x", "/home/a/x"), ("/", "/data/x", "/data/x"),
     ):  # fmt: skip
         monkeypatch.setenv("HOME", home)
-        assert home_relative(text) == shown
+        assert privacy.home_relative(text) == shown
     monkeypatch.setenv("HOME", "/home/ann")
     argv = ["--out", "/home/ann/runs", "--token=/home/ann/secret"]
     assert privacy.presentable_argv(argv) == ["--out", "~/runs", "--token=***"]
@@ -62,18 +61,18 @@ def test_commit_of_a_folder(tmp_path, monkeypatch):
         return subprocess.check_output(command, text=True).strip()
 
     nothing = {"commit": None, "changed": None}
-    assert commit_facts(tmp_path) == nothing
+    assert privacy.commit_facts(tmp_path) == nothing
     git("init", "-q")
-    assert commit_facts(tmp_path) == nothing
+    assert privacy.commit_facts(tmp_path) == nothing
     (tmp_path / "train.py").write_text("steps = 3\n")
     git("add", ".")
     git("commit", "-q", "-m", "first")
     head, inner = git("rev-parse", "HEAD"), tmp_path / "inner"
     inner.mkdir()
-    assert commit_facts(inner) == {"commit": head, "changed": False}
+    assert privacy.commit_facts(inner) == {"commit": head, "changed": False}
     (tmp_path / "new.txt").write_text("untracked files change nothing")
-    assert commit_facts(tmp_path)["changed"] is False
+    assert privacy.commit_facts(tmp_path)["changed"] is False
     (tmp_path / "train.py").write_text("steps = 4\n")
-    assert commit_facts(tmp_path) == {"commit": head, "changed": True}
+    assert privacy.commit_facts(tmp_path) == {"commit": head, "changed": True}
     monkeypatch.setenv("PATH", "")
-    assert commit_facts(tmp_path) == nothing
+    assert privacy.commit_facts(tmp_path) == nothing

@@ -115,6 +115,8 @@ def test_clean_steps_alone_that_wait_for_the_device(training, tmp_path):
     report = opened.recording.to_dict()
     assert (report["layers"], report["benchmark"]["mode"]) == ([], "synchronised")
     assert opened.report(tmp_path).read_text("utf-8").startswith("<!doctype html>")
+    kept = opened.recording.folder / "logs" / "peaks.json"
+    assert (report["environment"]["device"], kept.is_file()) == ("cpu", True)
     with pytest.raises(UsageError, match=r"not a Linear; with Session\(\"name\"\)"):
         Session(torch.nn.Linear(1, 1))
 
@@ -243,7 +245,7 @@ class OwnError(Exception):
 
 
 @pytest.mark.parametrize("place", ["body", "loader", "run", "decorated"])
-def test_an_error_passes_untouched_and_the_recording_is_closed(training, place):
+def test_an_error_passes_untouched_and_the_recording_is_closed(training, place, capsys):
     error, opened = OwnError(place), session()
 
     def items():
@@ -271,7 +273,7 @@ def test_an_error_passes_untouched_and_the_recording_is_closed(training, place):
     assert caught.value is error
     found = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     assert place == "decorated" or found == {__file__}
-    assert facts(opened)["uncaught"] == "OwnError"
+    assert (facts(opened)["uncaught"], capsys.readouterr().err) == ("OwnError", "")
     assert counts(opened) == {"train": 12 if place == "loader" else 11}
 
 
@@ -345,8 +347,7 @@ def test_a_forked_process_is_not_measured(training):
     assert counts(opened) == {"train": 30}
 
 
-def test_regions_become_nvtx_ranges_and_a_profiler_of_the_programs_own_sees_none(training):
-    seen = []
+def test_regions_become_nvtx_ranges(training):
     with session(layers=["nvtx"]) as opened, region("outer"):
         for _ in opened.steps(range(40)):
             with region("update"):
@@ -355,17 +356,6 @@ def test_regions_become_nvtx_ranges_and_a_profiler_of_the_programs_own_sees_none
     calls = {row["name"]: row["calls"] for row in ranges if row["kind"] == "region"}
     # What is open all the time is told of once in each slice.
     assert (calls["outer/update"], 0 < calls["outer"] <= 1.0) == (1.0, True)
-    with session(layers=["torch"]) as opened:
-        for number in opened.steps(range(40)):
-            with region("outer"):
-                if number % 3:
-                    training.train()
-                    continue
-                with torch.profiler.profile(acc_events=True) as own, region("inner"):
-                    training.train()
-                seen += [event.name for event in own.events()]
-    assert ("aten::addmm" in seen, any("profstack" in name for name in seen)) == (True, False)
-    assert (bool(notes(opened, "gave-way")), counts(opened)) == (True, {"train": 40})
 
 
 @pytest.mark.parametrize("why", ["could not measure this process", "PROFSTACK=0"])

@@ -12,7 +12,6 @@ Times are nanoseconds of the profiler's clock.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from profstack.guard import Guard, replace
 from profstack.readers.torchtrace.attribution import Attribution
 from profstack.readers.torchtrace.columns import Bools, Ints, integers
 from profstack.readers.torchtrace.events import HostEvents
-from profstack.readers.torchtrace.scopes import EVALUATED, FORWARD
+from profstack.readers.torchtrace.scopes import FORWARD
 from profstack.storage.schema.column import Record
 
 # The end of blocks still alive, and the begin of blocks alive before.
@@ -170,7 +169,6 @@ def blocks_of(allocator: AllocatorEvents) -> tuple[Blocks, Blocks]:
 # --- Bytes alive over a slice: levels at every moment, and their peak -----------------------------
 
 HOST = "cpu"
-_OPERATOR = re.compile(r"[\w.]+(::[\w.]+)+$")
 
 
 class Curves:
@@ -184,6 +182,10 @@ class Curves:
         self, blocks: Blocks, boundaries_ns: Sequence[int], left_out: Collection[int]
     ) -> None:
         self.blocks = blocks
+        self._edges = np.array(boundaries_ns, np.int64)
+        # If all steps of a slice hold evaluation, all of it counts, as for its times.
+        whole = len(left_out) >= len(boundaries_ns) - 1
+        self._left_out = np.array([] if whole else sorted(left_out), np.int64)
         ends = np.flatnonzero(blocks.end < FOR_EVER)
         times = np.concatenate((blocks.begin, blocks.end[ends]))
         block = np.concatenate((np.arange(len(blocks)), ends))
@@ -207,6 +209,12 @@ class Curves:
         ]
         # If all steps of a slice hold evaluation, all of it counts, as for its times.
         self._counted = np.concatenate(ranks or [np.arange(self.first, self.last + 1)])
+
+    def in_counted_steps(self, times: Ints) -> Bools:
+        """Return which times are in the steps that count."""
+        step = np.searchsorted(self._edges, times, side="right") - 1
+        inside = (step >= 0) & (step < len(self._edges) - 1)
+        return inside & ~np.isin(step, self._left_out)
 
     def rank_at(self, times: Ints) -> Ints:
         """Return the last moment up to each time; -1 before the first."""
@@ -267,23 +275,6 @@ def module_peaks(
         }
         for module, host_bytes, device_bytes in zip(modules.tolist(), host, on_devices, strict=True)
     ]
-
-
-def operators_around(owned: Attribution) -> Ints:
-    """Return for every event the position plus 1 of the operator around it, or 0.
-
-    It is the outermost operator inside the innermost mark; in a backward pass the function itself.
-    """
-    events, scopes = owned.events, owned.scopes
-    parent = np.maximum(events.parent, 0)
-    evaluated = (events.parent >= 0) & (scopes.kind[parent] == EVALUATED)
-    named_so = events.names.where(lambda name: _OPERATOR.match(name) is not None)
-    operator = (named_so | evaluated) & (scopes.kind == 0) & ~events.memory & ~owned.is_range
-    outermost = operator & ~((events.parent >= 0) & operator[parent])
-    # A mark inside an operator starts over.
-    own = np.where(outermost, np.arange(1, len(events) + 1), 0)
-    own = np.where(scopes.kind > 0, -1, own)
-    return np.maximum(events.inherit(own), 0)
 
 
 # -----------------------------------------------------------------------------

@@ -28,11 +28,10 @@ from profstack.readers.memory.blocks import (
     Curves,
     blocks_of,
     module_peaks,
-    operators_around,
     read_allocator,
     signed,
 )
-from profstack.readers.torchtrace.attribution import Attribution
+from profstack.readers.torchtrace.attribution import Attribution, operators_around
 from profstack.readers.torchtrace.columns import Ints
 from profstack.readers.torchtrace.scopes import FORWARD
 from profstack.storage.schema.column import Record, Records
@@ -278,6 +277,7 @@ def _tables(
     frames: Frames = {
         "memory_owners": _owner_rows(curves, found, allocator.devices, step.index),
         "peak_holders": _holder_rows(curves, found, owned, allocator.devices, step.index),
+        "allocations": _allocation_rows(curves, of_born, born, allocator.devices, step.index),
         "module_peaks": module_peaks(curves, owned, allocator.devices, step.index),
     }
     return frames, _notes(before)
@@ -359,6 +359,28 @@ def _holder_rows(
             for key, nbytes in sizes.most_common()
         ]
     return rows
+
+
+def _allocation_rows(
+    curves: Curves, found: kinds.Owned, born: Blocks, devices: Sequence[str], index: int
+) -> list[Record]:
+    """Return rows of `allocations`: blocks given out in the steps that count, by who took them."""
+    counted = np.flatnonzero(curves.in_counted_steps(born.begin))
+    blocks, sizes = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for at in counted.tolist():
+        key = int(born.device[at]), int(found.owner[at])
+        blocks[key] += 1
+        sizes[key] += int(born.nbytes[at])
+    return [
+        {
+            "slice": index,
+            "device": devices[device],
+            "module_id": owner or None,
+            "blocks": count,
+            "bytes": sizes[device, owner],
+        }
+        for (device, owner), count in blocks.items()
+    ]
 
 
 def _notes(before: kinds.Alive) -> Notes:

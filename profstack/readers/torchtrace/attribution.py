@@ -7,6 +7,7 @@ the own times of all rows add up to the steps.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -355,6 +356,28 @@ def module_records(result: Attribution, index: int, *, memory: bool) -> Records:
 
 def _seconds(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds * _S
+
+
+# Outermost operators ----------------------------------------------------------------------------
+
+_OPERATOR = re.compile(r"[\w.]+(::[\w.]+)+$")
+
+
+def operators_around(owned: Attribution) -> Ints:
+    """Return for every event the position plus 1 of the operator around it, or 0.
+
+    It is the outermost operator inside the innermost mark; in a backward pass the function itself.
+    """
+    events, scopes = owned.events, owned.scopes
+    parent = np.maximum(events.parent, 0)
+    evaluated = (events.parent >= 0) & (scopes.kind[parent] == EVALUATED)
+    named_so = events.names.where(lambda name: _OPERATOR.match(name) is not None)
+    operator = (named_so | evaluated) & (scopes.kind == 0) & ~events.memory & ~owned.is_range
+    outermost = operator & ~((events.parent >= 0) & operator[parent])
+    # A mark inside an operator starts over.
+    own = np.where(outermost, np.arange(1, len(events) + 1), 0)
+    own = np.where(scopes.kind > 0, -1, own)
+    return np.maximum(events.inherit(own), 0)
 
 
 # Rows of events ---------------------------------------------------------------------------------

@@ -8,14 +8,19 @@ Python's. So the two add up to the line's time, and all lines to no more than th
 from __future__ import annotations
 
 import linecache
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from profstack.readers.torchtrace.attribution import attribute, in_steps
+from profstack.readers.torchtrace.attribution import (
+    Attribution,
+    attribute,
+    in_steps,
+    operators_around,
+)
 from profstack.readers.torchtrace.columns import Bools, Floats, Ints, group, integers, sums
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE, HostEvents, launchers
 from profstack.readers.torchtrace.line_tracer import LONG_LINE_NS, NO_LINE, LineTracer
@@ -42,7 +47,7 @@ class LineOwners:
         """`threads` are the one that makes the steps, then those that help it backward."""
         edges, left_out = observed.boundaries_ns, observed.left_out
         owned = attribute(events, edges, observed.is_loss, left_out, int(threads[0]))
-        self.of_events = owned.owner
+        self.owned, self.of_events = owned, owned.owner
         self._times, self._owners = _timeline(owned.scopes, threads[:1])
         if len(threads) > 1:
             # Backward functions of other threads are laid into the pass that waits for them. Where
@@ -260,6 +265,11 @@ class Stretches:
         owners = self._owners.of_events[launched_by] if self._owners else np.zeros_like(stretch)
         return stretch[stretch >= 0], owners[stretch >= 0], lengths[stretch >= 0].astype(np.float64)
 
+    def places_at(self, times: Ints) -> Ints:
+        """Return the place of the line that each time is on; below 0 for none."""
+        at = self._at(times)
+        return np.where(at >= 0, self._places[at], NO_LINE)
+
     def _at(self, times: Ints) -> Ints:
         """Return the stretch that each time is in; -1 before the first."""
         return np.searchsorted(self._times, times, side="right") - 1
@@ -395,9 +405,31 @@ def line_tables(
             }
             for (file, line, owner), part in parts.items()
         ]
+        frames["line_operators"] = _operator_rows(owners.owned, stretches, tracer, index)
     if tracer.ended is not None:
         notes.append(("lines-truncated", f"lines were traced until {tracer.ended}"))
     return frames, notes
+
+
+def _operator_rows(
+    owned: Attribution, stretches: Stretches, tracer: LineTracer, index: int
+) -> Records:
+    """Return rows of `line_operators`: calls by line, operator and owner, of forward work."""
+    positions = np.arange(len(owned.events))
+    outermost = (operators_around(owned) == positions + 1) & owned.is_work & ~owned.in_backward
+    chosen = np.flatnonzero(outermost)
+    places = stretches.places_at(owned.events.start[chosen])
+    chosen, places = chosen[places >= 0], places[places >= 0]
+    calls = Counter[tuple[str, int, str, int]]()
+    names = owned.events.names
+    for at, place in zip(chosen.tolist(), places.tolist(), strict=True):
+        code, line = tracer.lines[place]
+        calls[code.co_filename, line, names.values[names.ids[at]], int(owned.owner[at])] += 1
+    columns = ("slice", "file", "line", "operator", "module_id", "calls")
+    return [
+        dict(zip(columns, (index, file, line, name, owner or None, count), strict=True))
+        for (file, line, name, owner), count in calls.items()
+    ]
 
 
 def _line_rows(parts: _Parts, index: int, *, has_device: bool) -> Records:

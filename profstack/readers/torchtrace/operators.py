@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from profstack.readers.flops.formulas import is_composite
-from profstack.readers.torchtrace.attribution import Attribution, Groups
+from profstack.readers.torchtrace.attribution import Attribution, Groups, operators_around
 from profstack.readers.torchtrace.columns import Ints, StringColumn, distinct, group, integers, sums
 from profstack.readers.torchtrace.events import (
     around,
@@ -90,9 +90,11 @@ def operator_records(
     if not len(chosen):
         return []
     groups = Groups(result, chosen, *([inputs.shapes.ids, inputs.dtypes.ids] if inputs else []))
+    is_outermost = operators_around(result)[chosen] == chosen + 1
     return groups.rows(
         index,
         "name",
+        outermost=groups.whole_sums(is_outermost.astype(np.int64)),
         shapes=_texts(inputs.shapes, groups.first) if inputs else None,
         dtype=_texts(inputs.dtypes, groups.first) if inputs else None,
         self_s=groups.seconds(events.self_time()[chosen]),

@@ -12,6 +12,7 @@ import {
   plotText,
   seriesColour,
   sliceBands,
+  spanRows,
   tallAxis,
 } from "./charts.js";
 import { drawAblation, drawCompare, drawMistakes, drawThroughput } from "./compare.js";
@@ -237,57 +238,6 @@ function drawMeasured(page) {
   drawBetween(byId("between"), mark, page);
   drawShapes(byId("by-shape"), mark);
   drawDeviceState(byId("device-state"), mark.device_state, isOnCpu(page));
-}
-
-// Rows on one zoomed scale: {name, value, low, high, points, colour, words}.
-function spanRows(rows) {
-  const ends = rows
-    .flatMap((row) => [row.value, row.low, row.high, ...(row.points || [])])
-    .filter(isNumber);
-  const room = (Math.max(...ends) - Math.min(...ends)) * 0.08 || Math.max(...ends) * 0.01;
-  const from = Math.min(...ends) - room;
-  const to = Math.max(...ends) + room;
-  const at = (value) => (100 * (value - from)) / (to - from) + "%";
-  const piece = (name, left, right, colour) => {
-    const one = el("span", { class: name });
-    one.style.left = at(left);
-    if (right !== null) one.style.width = `calc(${at(right)} - ${at(left)})`;
-    one.style.background = colour;
-    return one;
-  };
-  return el(
-    "div",
-    { class: "spans" },
-    rows.map((row) =>
-      el(
-        "div",
-        { class: "span-row" },
-        el("div", { class: "bar-name" }, row.name),
-        el(
-          "div",
-          { class: "interval wide", "aria-hidden": "true" },
-          isNumber(row.low) && isNumber(row.high)
-            ? piece("range", row.low, row.high, row.colour)
-            : null,
-          (row.points || []).filter(isNumber).map((point) => piece("dot", point, null, row.colour)),
-          isNumber(row.value) ? piece("point", row.value, null, "var(--text)") : null,
-        ),
-        el("div", { class: "bar-value" }, row.words),
-      ),
-    ),
-    el(
-      "div",
-      { class: "span-row quiet ends", "aria-hidden": "true" },
-      el("div"),
-      el(
-        "div",
-        { class: "span-ends" },
-        el("span", {}, fineSeconds([from, to], 0.5)(from)),
-        el("span", {}, fineSeconds([from, to], 0.5)(to)),
-      ),
-      el("div"),
-    ),
-  );
 }
 
 function drawModes(box, mark, page) {

@@ -7,6 +7,7 @@ import {
   byId,
   el,
   FORMATS,
+  factsElsewhere,
   fineSeconds,
   formatPercent,
   formatSeconds,
@@ -22,9 +23,11 @@ import {
 } from "./dom.js";
 import { inFrame, unpack } from "./views.js";
 
-const NO_PLOTLY =
+const noPlotly = () =>
   "Charts need the package plotly when the page is written: install plotly and write this " +
-  "page again with 'profstack report'.";
+  "page again with 'profstack " +
+  document.body.dataset.command +
+  "'.";
 const CHART_TOOLS = ["zoom2d", "pan2d", "resetScale2d", "toImage"];
 export const CHART_FONT = 12;
 
@@ -115,7 +118,7 @@ export function plot(box, build, options) {
     ? el("p", { class: options.unseen ? "unseen" : "quiet chart-says" }, options.says)
     : null;
   if (!hasChartLibrary()) {
-    box.replaceChildren(remark(NO_PLOTLY));
+    box.replaceChildren(remark(noPlotly()));
     append(box, [says]);
     return () => {};
   }
@@ -216,7 +219,7 @@ async function drawChart(chart) {
       el(
         "p",
         { class: "broken" },
-        "This chart could not be drawn: " + error.message + ". The figures are in report.json.",
+        "This chart could not be drawn: " + error.message + factsElsewhere(),
       ),
     );
     chart.surface.style.height = "";
@@ -398,7 +401,7 @@ function decades(low, high, most) {
   return whole.filter((_value, at) => at % Math.ceil(whole.length / most) === 0);
 }
 
-function roundValues(low, high, unit, most) {
+export function roundValues(low, high, unit, most) {
   const step = roundStep((high - low) / most, unit, high);
   const values = [];
   for (
@@ -757,6 +760,59 @@ function wrapped(text, most) {
   return lines.map((line) => plotName(line, most + 12)).join("<br>");
 }
 
+// ---------- Intervals without the library ----------
+
+// Rows on one zoomed scale: {name, value, low, high, points, colour, words}.
+export function spanRows(rows) {
+  const ends = rows
+    .flatMap((row) => [row.value, row.low, row.high, ...(row.points || [])])
+    .filter(isNumber);
+  const room = (Math.max(...ends) - Math.min(...ends)) * 0.08 || Math.max(...ends) * 0.01;
+  const from = Math.min(...ends) - room;
+  const to = Math.max(...ends) + room;
+  const at = (value) => (100 * (value - from)) / (to - from) + "%";
+  const piece = (name, left, right, colour) => {
+    const one = el("span", { class: name });
+    one.style.left = at(left);
+    if (right !== null) one.style.width = `calc(${at(right)} - ${at(left)})`;
+    one.style.background = colour;
+    return one;
+  };
+  return el(
+    "div",
+    { class: "spans" },
+    rows.map((row) =>
+      el(
+        "div",
+        { class: "span-row" },
+        el("div", { class: "bar-name" }, row.name),
+        el(
+          "div",
+          { class: "interval wide", "aria-hidden": "true" },
+          isNumber(row.low) && isNumber(row.high)
+            ? piece("range", row.low, row.high, row.colour)
+            : null,
+          (row.points || []).filter(isNumber).map((point) => piece("dot", point, null, row.colour)),
+          isNumber(row.value) ? piece("point", row.value, null, "var(--text)") : null,
+        ),
+        el("div", { class: "bar-value" }, row.words),
+      ),
+    ),
+    el(
+      "div",
+      { class: "span-row quiet ends", "aria-hidden": "true" },
+      el("div"),
+      el(
+        "div",
+        { class: "span-ends" },
+        el("span", {}, fineSeconds([from, to], 0.5)(from)),
+        el("span", {}, fineSeconds([from, to], 0.5)(to)),
+      ),
+      el("div"),
+    ),
+  );
+}
+
 // ---------- Hierarchies ----------
 // Pictures of hierarchies: icicle, flame (an icicle that grows upwards), sunburst and treemap.
 //
@@ -1011,6 +1067,39 @@ export function largestAreas(root, most = MOST_AREAS, least = LEAST_AREA) {
   };
   add(root, -1);
   return areas;
+}
+
+// The nodes of a picture as page data has it ({names, parents, kinds, counts}), under one root:
+// {root, nodes (each with name, kind, count, parent, children, path), order (parents first)}.
+export function pictureNodes(picture) {
+  const root = {
+    name: "the step",
+    path: null,
+    kind: "all",
+    own: 0,
+    parent: null,
+    children: [],
+    colour: "var(--lane)",
+    count: 0,
+  };
+  const nodes = picture.names.map((name, at) => ({
+    name,
+    kind: picture.kinds[at],
+    count: picture.counts[at],
+    children: [],
+  }));
+  nodes.forEach((node, at) => {
+    node.parent = picture.parents[at] < 0 ? root : nodes[picture.parents[at]];
+    node.parent.children.push(node);
+  });
+  const order = [root];
+  for (let at = 0; at < order.length; at += 1) order.push(...order[at].children);
+  for (const node of order.slice(1)) {
+    const rest = node.kind === "rest";
+    node.path = rest ? null : node.parent.path ? node.parent.path + "." + node.name : node.name;
+    if (rest) node.name = formatWhole(node.count) + " smaller";
+  }
+  return { root, nodes, order };
 }
 
 const areaOf = (node) => ({

@@ -36,6 +36,9 @@ export function append(element, children) {
 
 export const byId = (id) => document.getElementById(id);
 
+// What is said where something could not be drawn.
+export const factsElsewhere = () => ". The figures are in " + document.body.dataset.facts + ".";
+
 // Words that matter less than those around them: within a line, and as a line of their own.
 export const quiet = (...words) => el("span", { class: "quiet" }, ...words);
 export const remark = (...words) => el("p", { class: "quiet" }, ...words);

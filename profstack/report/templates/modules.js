@@ -7,6 +7,7 @@ import {
   insideList,
   largestAreas,
   PICTURES,
+  pictureNodes,
   pointAt,
   wayThrough,
 } from "./charts.js";
@@ -330,39 +331,15 @@ const metricUnit = (metric) => (metric.device === null ? MODULE_METRICS[metric.k
 
 // The tree of the picture for one metric. Sums are made of the same parts, so that they hold.
 function moduleNodes(picture, metric, rows, colours) {
-  const root = {
-    name: "the step",
-    path: null,
-    kind: "all",
-    own: 0,
-    parent: null,
-    children: [],
-    colour: "var(--lane)",
-    count: 0,
-  };
-  const nodes = picture.names.map((name, at) => ({
-    name,
-    kind: picture.kinds[at],
-    count: picture.counts[at],
-    own: metric.own[at],
-    children: [],
-  }));
+  const { root, nodes, order } = pictureNodes(picture);
   nodes.forEach((node, at) => {
-    node.parent = picture.parents[at] < 0 ? root : nodes[picture.parents[at]];
-    node.parent.children.push(node);
-  });
-  const order = [root];
-  for (let at = 0; at < order.length; at += 1) order.push(...order[at].children);
-  for (const node of order.slice(1)) {
-    const rest = node.kind === "rest";
-    node.path = rest ? null : node.parent.path ? node.parent.path + "." + node.name : node.name;
+    node.own = metric.own[at];
     node.row = rows.get(node.path) || null;
-    if (rest) node.name = formatWhole(node.count) + " smaller";
     node.colour =
       node.kind === "part"
         ? partColour({ name: node.path })
         : (node.row && colours.get(node.row.type)) || "var(--builtin)";
-  }
+  });
   for (const node of order.reverse()) {
     node.value = node.children.reduce((sum, child) => sum + child.value, 0) + (node.own || 0);
     node.told = formatValue(node.value, metricUnit(metric));

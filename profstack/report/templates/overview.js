@@ -346,56 +346,66 @@ function drawStepBar(page) {
 
 // Parts as a bar with its legend; `origin` says where a part's time comes from.
 function composition(box, parts, { label, of, origin }) {
-  const whole = parts.reduce((sum, part) => sum + Math.max(part.seconds, 0), 0) || 1;
-  const bar = el("div", {
-    class: "composition",
-    role: "group",
-    "aria-label": label,
-  });
-  const legend = el("ul", { class: "legend parts" });
+  box.append(
+    partsBar(parts, { label, of }),
+    el(
+      "ul",
+      { class: "legend parts" },
+      parts
+        .filter((part) => part.seconds !== 0)
+        .map((part) =>
+          el(
+            "li",
+            {},
+            swatch(partColour(part)),
+            part.link ? linkOf(part.link, part.name) : part.name,
+            el("b", {}, figure(part.seconds, "s", origin(part))),
+            quiet(shareOf(part)),
+            part.detail ? quiet(part.detail) : null,
+          ),
+        ),
+    ),
+  );
+}
+
+const shareOf = (part) => (isNumber(part.share) ? formatPercent(part.share) : "");
+
+// Parts as one bar, as long as `whole` seconds where it is on one scale with others: {name, seconds,
+// share, link, detail, is}.
+export function partsBar(parts, { label, of, whole }) {
+  const sum = parts.reduce((all, part) => all + Math.max(part.seconds, 0), 0) || 1;
+  const scale = whole || sum;
+  const bar = el("div", { class: "composition", role: "group", "aria-label": label });
   for (const part of parts) {
-    const colour = partColour(part);
-    const share = isNumber(part.share) ? formatPercent(part.share) : "";
+    const share = shareOf(part);
     const way =
       part.link && hasView(part.link.split("/")[0]) ? wayTo(...linkParts(part.link)) : null;
-    if (part.seconds > 0) {
-      const width = part.seconds / whole;
-      const piece = el(
-        way ? "a" : "span",
-        {
-          class: "piece",
-          href: way,
-          role: way ? null : "img",
-          "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds),
-        },
-        width > 0.075 ? [el("b", {}, part.name), " ", share] : width > 0.035 ? share : "",
-      );
-      piece.style.flexGrow = String(width);
-      piece.style.background = colour;
-      piece.addEventListener("mousemove", (event) =>
-        showTip(event, part.name, [
-          [part.is || "calibrated", formatSeconds(part.seconds)],
-          ...(share ? [[of, share]] : []),
-          ...(part.detail ? [["most in", part.detail]] : []),
-        ]),
-      );
-      piece.addEventListener("mouseleave", hideTip);
-      bar.append(piece);
-    }
-    if (part.seconds !== 0)
-      legend.append(
-        el(
-          "li",
-          {},
-          swatch(colour),
-          part.link ? linkOf(part.link, part.name) : part.name,
-          el("b", {}, figure(part.seconds, "s", origin(part))),
-          quiet(share),
-          part.detail ? quiet(part.detail) : null,
-        ),
-      );
+    if (!(part.seconds > 0)) continue;
+    const width = part.seconds / scale;
+    const piece = el(
+      way ? "a" : "span",
+      {
+        class: "piece",
+        href: way,
+        role: way ? null : "img",
+        "aria-label": part.name + " " + share + ", " + formatSeconds(part.seconds),
+      },
+      width > 0.075 ? [el("b", {}, part.name), " ", share] : width > 0.035 ? share : "",
+    );
+    piece.style.flexGrow = String(part.seconds / sum);
+    piece.style.background = partColour(part);
+    piece.addEventListener("mousemove", (event) =>
+      showTip(event, part.name, [
+        [part.is || "calibrated", formatSeconds(part.seconds)],
+        ...(share ? [[of, share]] : []),
+        ...(part.detail ? [["most in", part.detail]] : []),
+      ]),
+    );
+    piece.addEventListener("mouseleave", hideTip);
+    bar.append(piece);
   }
-  box.append(bar, legend);
+  bar.style.width = (100 * sum) / scale + "%";
+  return bar;
 }
 
 // What takes most time of each kind; the rest is one click away.

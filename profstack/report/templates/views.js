@@ -25,7 +25,7 @@
 //                                    with a column `module` or `path` do it by themselves
 //   data-key="view/key"              on any element: what has no table is found by it
 
-import { append, byId, el, hideTip, isNumber } from "./dom.js";
+import { append, byId, el, factsElsewhere, hideTip, isNumber } from "./dom.js";
 
 const ALL = "all";
 let allViews = []; // the views in the order of the navigation, see main.js
@@ -103,7 +103,7 @@ function placeOf(address) {
   if (viewOf(name))
     return hasView(name)
       ? { view: name, key, filter }
-      : { note: "This recording has nothing for “" + viewOf(name).title + "”." };
+      : { note: "This page has nothing for “" + viewOf(name).title + "”." };
   const element = byId(decoded(way));
   const box = element?.closest(".view");
   if (box) return { view: box.dataset.view, key: null, filter: {}, element };
@@ -117,7 +117,7 @@ async function drawView(view, page) {
     try {
       await need(page, view.needs);
     } catch (error) {
-      broken(viewBox(view.id), error.message + ". The figures are in report.json.");
+      broken(viewBox(view.id), error.message + factsElsewhere());
       return;
     }
     for (const [id, ...draws] of view.parts) {
@@ -127,7 +127,7 @@ async function drawView(view, page) {
         console.error(error);
         broken(
           byId(id) || viewBox(view.id),
-          "This part could not be drawn: " + error.message + ". The figures are in report.json.",
+          "This part could not be drawn: " + error.message + factsElsewhere(),
         );
       }
     }

@@ -77,6 +77,10 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "parent_id INTEGER enclosing module, null for a root",
         "aliases TEXT further paths of the same module, as a JSON list",
         "parameters INTEGER parameters of the module and its children",
+        "own_parameters INTEGER parameters of the module itself, without its children; null while "
+        "a lazy one has no shape",
+        "own_bytes INTEGER their bytes",
+        "own_trainable INTEGER those of them that ask for a gradient",
     ),
     "functions": columns(
         "slice INTEGER slice; null for the profile of the start-up",
@@ -247,6 +251,7 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "module_id INTEGER module whose forward called it or made its backward, or null",
         "backward INTEGER 1 for backward work",
         "calls INTEGER calls",
+        "outermost INTEGER those of them inside no other operator",
         "self_s REAL time without children",
         "total_s REAL time with children",
         "device_s REAL device time of the kernels it launched",
@@ -306,6 +311,13 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "device_s REAL device time of kernels launched from the line there",
         "backward_s REAL the part of the time inside operators that is work of a backward pass",
     ),
+    "line_operators": columns(
+        "file TEXT source file",
+        "line INTEGER line of the script's own that called it",
+        "operator TEXT operator inside no other one; none of a backward pass",
+        "module_id INTEGER module that it belongs to, or step part; null for neither",
+        "calls INTEGER calls",
+    ),
     "source_files": columns(
         "file TEXT source file of the user's own in which lines were seen",
         "text TEXT its whole text, or null",
@@ -330,6 +342,12 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "backward INTEGER 1 for what a backward pass took, null for what was alive before",
         "tensors INTEGER blocks of memory; tensors that share one count once",
         "bytes INTEGER bytes alive at the moment at which most was",
+    ),
+    "allocations": columns(
+        "device TEXT device",
+        "module_id INTEGER module or step part that took the memory; null where nothing tells",
+        "blocks INTEGER blocks of memory that the allocator gave out",
+        "bytes INTEGER their bytes",
     ),
     "module_peaks": columns(
         "module_id INTEGER module",

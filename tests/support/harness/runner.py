@@ -59,8 +59,6 @@ SUMMARY = re.compile(
 )
 # An address in the process, which Inductor leaves in the environment.
 ADDRESS = ".environ._TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
-
-
 # Python counts the depth of all syntax trees under construction together: up to 3.11, two threads
 # that parse at once end each other in `SystemError`.
 _PARSING = threading.Lock()

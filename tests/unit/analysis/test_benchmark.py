@@ -8,6 +8,7 @@ from profstack.analysis import benchmark as module
 from profstack.analysis.clean_steps import clean_steps
 from profstack.storage.vocabulary import BENCH_FACT, READ
 from tests.support.recordings import CLEAN_S, Model, Run, realistic
+from tests.support.tables import cases
 
 QUIET = {"load_average": [0.1, 6.0, 9.0], "usable_cores": 8, "cpu_governor": "performance"}
 
@@ -23,9 +24,7 @@ def change(run, *statements):
             run.writer._database.execute(f"UPDATE {statement}")
 
 
-@pytest.mark.parametrize(
-    ("mode", "device"), [("pipelined", None), ("synchronised", None), ("pipelined", 0.98)]
-)
+@cases("mode device", "pipelined None; synchronised None; pipelined .98")
 def test_figures_are_those_of_the_clean_steps(tmp_path, mode, device):
     run = realistic(tmp_path / "rec", Model(seed=4, evaluation=17, device=device))
     run.writer.facts({"synchronised": mode == "synchronised"})
@@ -69,9 +68,7 @@ def test_batches_that_clean_steps_do_not_tell_are_those_of_other_warm_steps(run)
     assert (found["batch_size"], found["items_per_s"]) == (batch, pytest.approx(batch / 0.0105))
 
 
-@pytest.mark.parametrize(
-    ("share", "cores_busy"), [(1.7, 1.7), (2.05, 2.0), (module._BEYOND_ALL * 2 * 1.001, None)]
-)
+@cases("share cores_busy", (1.7, 1.7), (2.05, 2.0), (module._BEYOND_ALL * 2 * 1.001, None))
 def test_no_more_cores_are_busy_than_there_are(run, share, cores_busy):
     walls = [0.010, 0.012, 0.010, 0.017, 0.011]
     run.slice("clean", walls, cpus=[share * wall for wall in walls])
@@ -100,8 +97,7 @@ def test_cpu_time_read_per_slice_is_that_of_all_their_steps(run):
     (lambda run: run.torch([0.1]), "after warm-up"),
     (lambda run: run.slice("watch", [0.1]), module.NONE_CLEAN),
     (lambda run: None, "no step was found"),
-    (lambda run: run.cprofile([3.0], mode="whole"), "measured whole"),
-])  # fmt: skip
+    (lambda run: run.cprofile([3.0], mode="whole"), "measured whole")])  # fmt: skip
 def test_without_a_clean_step_there_is_a_reason(tmp_path, made, words):
     run = Run(tmp_path / "rec", *(("whole", "other") if "whole" in words else ()))
     made(run)
@@ -160,8 +156,7 @@ WARNINGS = [
     ({"ci95_high_s": 0.0102, "calls_per_sample": 7}, "...--max-seconds 170"),
     # A warm-up without an end: enough samples, or fewer.
     ({"warmup_settled": False, "mean_s": 1.2}, "still f...repeat with --warmup 200 --repeat 300"),
-    ({"warmup_settled": False, "mean_s": 12.1}, "...--warmup 5 --repeat 10"),
-]  # fmt: skip
+    ({"warmup_settled": False, "mean_s": 12.1}, "...--warmup 5 --repeat 10")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changed", "words"), WARNINGS)
@@ -182,10 +177,8 @@ APART = [{"processes": 4, "spread": spread} for spread in (0.0099, None, 0.0101)
 @pytest.mark.parametrize(("name", "calm", "loud"), [
     ("drift", (DRIFT, 0.03), (DRIFT * 1.01, -0.08)),
     ("autocorrelation", (DEPENDENT, 0.3), (DEPENDENT * 1.01, 0.9)),
-    ("outliers", (MANY, 14), (MANY + 1, 45)),
-    ("cpu_mean_s", (LITTLE,), (LITTLE * 0.999, 0.006)), ("n", (ENOUGH,), (ENOUGH - 1,)),
-    ("between_process", APART[:2], APART[2:]),
-])  # fmt: skip
+    ("outliers", (MANY, 14), (MANY + 1, 45)), ("cpu_mean_s", (LITTLE,), (LITTLE * 0.999, 0.006)),
+    ("n", (ENOUGH,), (ENOUGH - 1,)), ("between_process", APART[:2], APART[2:])])  # fmt: skip
 def test_a_warning_begins_beyond_its_limit(name, calm, loud):
     assert [bool(found(**{name: value})) for value in calm] == [False] * len(calm)
     assert [bool(found(**{name: value})) for value in loud] == [True] * len(loud)
@@ -207,8 +200,7 @@ def test_what_else_a_warning_depends_on():
 @pytest.mark.parametrize(("load", "usable", "logical", "words"), [
     ([7.9, 1.0, 1.0], 8, 8, "7.9|8 usable cores|--processes 5"), ([7.7, 9.0], 8, 8, None),
     ([3.5], None, 4, "3.5 on 4"), ([3.3], None, 4, None), ([3.5], 8, 4, None),
-    ([3.0], 0, None, None), ([], 8, 8, None), (None, None, None, None),
-])  # fmt: skip
+    ([3.0], 0, None, None), ([], 8, 8, None), (None, None, None, None)])  # fmt: skip
 def test_other_work_on_the_machine(load, usable, logical, words):
     machine = {"load_average": load, "usable_cores": usable, "logical_cores": logical}
     texts = found({**QUIET, **machine})
@@ -230,9 +222,8 @@ def test_a_run_has_warnings_of_its_own():
     (0.010, None, 0), (0.0, 0.010, 0), (0.010, 0.0109, 1), (0.010, 0.0103, 0),
     (0.010, 0.010 * (1 + module._LAYERS_APART * 0.99), 0),
     (0.010, 0.010 * (1 + module._LAYERS_APART * 1.01), 1),
-    (0.010, 0.010 * (1 - module._LAYERS_APART * 1.01), 1),
-    (16e-6, 16e-6 + module._MARKING_S, 0), (16e-6, 22e-6, 1), (16e-6, 19e-6, 0),
-])  # fmt: skip
+    (0.010, 0.010 * (1 - module._LAYERS_APART * 1.01), 1), (16e-6, 16e-6 + module._MARKING_S, 0),
+    (16e-6, 22e-6, 1), (16e-6, 19e-6, 0)])  # fmt: skip
 def test_clean_steps_between_layers_are_compared_with_the_benchmark(benchmark_s, clean_s, tells):
     texts = module.of_layers(benchmark_s, clean_s)
     assert len(texts) == tells

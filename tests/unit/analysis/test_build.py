@@ -36,12 +36,9 @@ def test_a_whole_run(tmp_path):
         assert calibrated == pytest.approx(own / wall * clean_s)
     found = [(row["wall_s"], row["flags"]) for row in report["tables"]["steps"]]
     assert found == [(step.wall_s, step.flags) for step in run.drawn]
-    facts, count = (
-        {"rule": "optimizer", "phase": "train", "loops": [], "reason": None},
-        len(run.drawn),
-    )
-    counts = {"count": count, "counts_by_phase": {"train": count}}
-    assert report["step"] == {**facts, **counts, "batch_size": 32, "shapes": ["32x8", "12x8"]}
+    facts = {"rule": "optimizer", "phase": "train", "loops": [], "reason": None, "batch_size": 32}
+    facts |= {"count": len(run.drawn), "counts_by_phase": {"train": len(run.drawn)}}
+    assert report["step"] == facts | {"shapes": ["32x8", "12x8"]}
     found = [tuple(row[k] for k in ("index", "steps", "step_median_s")) for row in report["slices"]]
     walls = {n: [step.wall_s for step in run.of(n)] for n in range(len(run.rows["slices"]))}
     assert found == [(n, len(each), pytest.approx(median(each))) for n, each in walls.items()]
@@ -144,8 +141,7 @@ TORCH = {"environment": {"torch": "2"}}
     (5, TORCH, {}, "partial", "exit code 5 at once"), (7, {}, {}, "partial", "exit code 7"),
     (0, WHOLE, {"layers": ("watch", "torch")}, "partial", "never imported torch"),
     (0, {**WHOLE, **TORCH}, {"layers": ("nvtx",)}, "partial", "no step"),
-    (2, WHOLE, {"layers": ()}, "failed", "exit code 2"),
-])  # fmt: skip
+    (2, WHOLE, {"layers": ()}, "failed", "exit code 2")])  # fmt: skip
 def test_how_a_run_ended(run, code, facts, more, expected, words):
     if "layers" in more:
         run.layers(**{**dict.fromkeys(more["layers"], "recorded"), "torch": "empty"})
@@ -162,8 +158,7 @@ def test_how_a_run_ended(run, code, facts, more, expected, words):
     ([], {"part_problems": ["cut"]}, WHOLE, 0, ("partial", None)),
     (["process 2: KeyError"], None, WHOLE, 1, ("failed", "the target raised KeyError")),
     (["process 0: ended by SIGKILL"], None, WHOLE, 1, ("failed", "ended by SIGKILL")),
-    ([], None, WHOLE, 1, ("failed", None)),
-])  # fmt: skip
+    ([], None, WHOLE, 1, ("failed", None))])  # fmt: skip
 def test_how_a_benchmark_ended(run, problems, figures, facts, code, expected):
     run.clean(3)
     bench = {BENCH_FACT: {"problems": problems, "figures": figures}}
@@ -179,12 +174,7 @@ SEEN = [layer_of("torch", "recorded")]
 
 @pytest.mark.parametrize(("table", "layers", "device", "words"), [
     ("operators", [], True, "layer torch was not asked for"),
-    (
-        "functions",
-        [layer_of("cprofile", "empty", "short", "do x")],
-        True,
-        "empty: short; next: do x",
-    ),
+    ("functions", [layer_of("cprofile", "empty", "a", "do x")], True, "empty: a; next: do x"),
     ("functions", [layer_of("cprofile", "failed")], True, "cprofile is failed"),
     ("operators", SEEN, True, "nothing was seen"), ("kernels", SEEN, False, "no accelerator"),
     ("kernels", SEEN, True, "nothing was seen"),

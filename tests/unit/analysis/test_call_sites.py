@@ -20,8 +20,7 @@ STACKS = (
     (16, 1, CALL, FORWARD), (4, 2, CALL, FORWARD, CALL, LINEAR), (10, 1, BACK), (6, 1, UPDATE),
     (3, 1, LOSS, CALL, FORWARD), (7, 3, LOSS), (9, 2, AVERAGE, (SCRIPT, 45, "mix")),
     (2, 2, AVERAGE), (5, 1, LOADER, ITEM), (4, 1, LOADER, COLLATE), (1, 5, LOADER),
-    (3, 1, (SCRIPT, 71, "<listcomp>")),
-)  # fmt: skip
+    (3, 1, (SCRIPT, 71, "<listcomp>")))  # fmt: skip
 
 
 def sampled(folder, stacks, inside=(FIT,), **more):
@@ -42,8 +41,7 @@ def test_each_sample_is_of_the_outermost_function_beside_the_work(tmp_path):
     assert shares == pytest.approx({
         ("forward", "forward"): (16 + 8 + 3) / whole, ("loss_of", "other"): 21 / whole,
         ("average", "other"): 22 / whole, ("__getitem__", "data wait"): 5 / whole,
-        ("collate", "data wait"): 4 / whole, (None, "other"): 3 / whole,
-    })  # fmt: skip
+        ("collate", "data wait"): 4 / whole, (None, "other"): 3 / whole})  # fmt: skip
     assert [site.share for site in found] == sorted(shares.values(), reverse=True)
     first = next(site for site in found if site.name == "average")
     assert (first.file, first.line, first.hottest) == (SCRIPT, 1, (SCRIPT, 45, "mix"))

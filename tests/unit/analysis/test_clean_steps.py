@@ -47,10 +47,9 @@ def test_steps_with_evaluation_or_cut_short_do_not_count(tmp_path):
 @pytest.mark.parametrize(("settled", "kept"), [(2, "all"), (3, "settled"), (8, "settled")])
 def test_steps_right_after_an_observer_count_where_few_others_do(run, settled, kept):
     early = {"number": 1, "flags": {0: "switch"}}
-    pairs = [
-        (("torch", [0.02], {"number": 1}), ("clean", [x], early)) for x in (11e-3, 14e-3, 13e-3)
-    ]
-    clean, numbers, slugs = made(run, *sum(pairs, ()), ("clean", (settled, 0.01)))
+    for wall_s in (11e-3, 14e-3, 13e-3):
+        made(run, ("torch", [0.02], {"number": 1}), ("clean", [wall_s], early))
+    clean, numbers, slugs = made(run, ("clean", (settled, 0.01)))
     others = list(range(6, 6 + settled))
     assert numbers == (others if kept == "settled" else [1, 3, 5, *others])
     assert slugs.count("unsettled-clean-steps") == (kept == "all")
@@ -142,9 +141,9 @@ def test_the_devices_times_count_where_all_are_known_and_cover_the_hosts(run, sh
     devices = [wall * (share or 1.0) for wall in walls]
     if share is None:
         devices[7] = None
-    clean, *_ = made(
-        run, ("clean", walls, {"devices": devices}), ("torch", [9], {"devices": [None]})
-    )
+    clean = made(run, ("clean", walls, {"devices": devices}), ("torch", [9], {"devices": [None]}))[
+        0
+    ]
     known = devices if clock == "device" else walls
     assert (clean.clock, clean.median_s) == (clock, pytest.approx(median(known)))
     run.writer.facts({"synchronised": True})
@@ -155,9 +154,7 @@ def test_the_devices_times_count_where_all_are_known_and_cover_the_hosts(run, sh
     (1.04, 2, 30, True, "earlier"), (1.04, 2, FEW, True, "earlier"),
     (1.04, 2, FEW - 1, True, "all"), (1.04, 1, 30, False, "all"), (1.012, 2, 30, False, "all"),
 ])  # fmt: skip
-def test_a_lasting_change_after_an_observer_leaves_the_earlier_steps(
-    run, factor, number, earlier, tells, kept
-):
+def test_a_lasting_change_leaves_the_earlier_steps(run, factor, number, earlier, tells, kept):
     parts = [("clean", (earlier, 0.01, 1)), ("torch", [0.012, 0.013, 0.012], {"number": number})]
     clean, numbers, slugs = made(run, *parts, ("clean", (30, 0.01 * factor, 2)))
     assert (module._LASTING, slugs) == (0.02, ["clean-changed"] * tells)

@@ -9,20 +9,17 @@ from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.modules import TIMED
 from profstack.storage.vocabulary import NO_OPERATIONS, OUTSIDE
 from tests.support.cells import cells
-from tests.support.recordings import Run, by, operator
+from tests.support.recordings import by, operator
 from tests.support.recordings import module as module_of
+from tests.support.tables import cases
 
 OF_RECORD, SHAPES, PROFILER = "FlopCounterMode", "recorded_shapes", "flops-profiler"
 ATTENTION = "aten::_scaled_dot_product_attention"
 
 
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    tree = [module_of(1, "Net"), module_of(2, "Net.body", 1), module_of(3, "Net.body.fc", 2)]
-    made.writer.replace("modules", [*tree, module_of(4, "OptimizedModule")])
-    made.layers(torch="recorded", flops="recorded")
-    return made
+TREE = [module_of(1, "Net"), module_of(2, "Net.body", 1), module_of(3, "Net.body.fc", 2)]
+TREE.append(module_of(4, "OptimizedModule"))
+LAYERS = {"torch": "recorded", "flops": "recorded"}
 
 
 def count(counter, flop, number, **more):
@@ -83,8 +80,7 @@ def test_counts_are_per_step_and_what_has_no_formula_is_no_nothing(run):
     ([("fvcore", 3), ("thop", 3)], [], "thop", "thop"),
     # Compiled after the count: the next counter saw other modules.
     ([(OF_RECORD, 3)], [4], SHAPES, SHAPES), ([(OF_RECORD, 3)], [4, 3], OF_RECORD, SHAPES),
-    ([(OF_RECORD, None)], [4], OF_RECORD, SHAPES),
-])  # fmt: skip
+    ([(OF_RECORD, None)], [4], OF_RECORD, SHAPES)])  # fmt: skip
 def test_the_counter_of_record(run, early, shaped, record, operators):
     counting(run, *(count(counter, 1000, number) for counter, number in early))
     if shaped:
@@ -141,9 +137,7 @@ GRAPH = "## Call CompiledFxGraph xyz ##"
 
 
 @pytest.mark.parametrize(("sizes", "varies"), [((32, 32, 32), 0), ((12, 40, 96), 1)])
-def test_compiled_steps_of_varying_inputs_have_the_counts_of_warm_steps_and_no_rate(
-    run, sizes, varies
-):
+def test_compiled_steps_of_varying_inputs_have_warm_counts_and_no_rate(run, sizes, varies):
     # The first step compiled, and counted more than any warm one does.
     hidden = count(SHAPES, None, 3, operator=GRAPH)
     detail(run, count(SHAPES, 835_000, 3), hidden)
@@ -230,16 +224,16 @@ def test_how_much_is_a_disagreement(run, counter, flop, other, apart):
     assert bool(disagreeing(run)) is apart
 
 
-@pytest.mark.parametrize(
-    ("masked", "causal"),
-    [((0, 250, 600), (1350, 3400)), ((0, 0, 0), (None, None)), ((0, None, 600), (None, None))],
+NEITHER = (None, None)
+
+
+@cases(
+    "masked causal", ((0, 250, 600), (1350, 3400)), ((0, 0, 0), NEITHER), ((0, None, 6), NEITHER)
 )
 def test_causal_attention_has_both_totals(run, masked, causal):
-    flop = ((1000, 3, {}), (600, 2, {"operator": "aten::attention"}), (4000, 3, {"backward": 1}))
-    rows = [
-        count(OF_RECORD, total, number, masked_flop=left, **more)
-        for (total, number, more), left in zip(flop, masked, strict=True)
-    ]
+    rows = [count(OF_RECORD, 1000, 3), count(OF_RECORD, 600, 2, operator="aten::attention")]
+    rows.append(count(OF_RECORD, 4000, 3, backward=1))
+    rows = [row | {"masked_flop": left} for row, left in zip(rows, masked, strict=True)]
     rows.append(count(OF_RECORD, None, 3, operator="aten::fft", calls=2))
     counting(run, *rows, count(PROFILER, 1000, 3, operator="linear", mac=450))
     names = "forward_flop backward_flop forward_mac causal_forward_flop causal_backward_flop"
@@ -259,12 +253,10 @@ def test_what_was_not_counted_is_listed_with_its_time(run):
     found = {name: row["uncounted"] or () for name, row in rows_in(run).items()}
     cos, erf, mv = (pytest.approx(seconds / 0.042) for seconds in (0.003, 0.004, 0.009))
     assert cells(found[OF_RECORD], "operator calls time_share") == [
-        ("aten::erf", 5.0, erf), ("aten::cos", 2.0, cos), ("aten::sin", 1.0, None)
-    ]  # fmt: skip
+        ("aten::erf", 5.0, erf), ("aten::cos", 2.0, cos), ("aten::sin", 1.0, None)]  # fmt: skip
     # Known to be missed without an error, where it ran.
     assert cells(found[PROFILER], "operator calls time_share") == [
-        ("aten::mv", 4.0, mv), ("cos", 4.0, cos), ("nn.LSTM", 2.0, None)
-    ]  # fmt: skip
+        ("aten::mv", 4.0, mv), ("cos", 4.0, cos), ("nn.LSTM", 2.0, None)]  # fmt: skip
     assert found[PROFILER][0]["why"] == flops.KNOWN_MISSES["aten::mv"]
 
 

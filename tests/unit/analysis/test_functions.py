@@ -47,9 +47,9 @@ def test_functions_are_totals_over_the_steps_the_longest_own_time_first(tmp_path
     found = functions_of(run, {("model.py", 5, "forward"): 0.31, ("train.py", 3, "load"): 0.9})
     wall = math.fsum(step.wall_s for step in steps)
     for row in found[:4]:
+        total_of = lambda column, of=row["name"]: run.total("functions", column, *later, name=of)  # noqa: E731
         totals = {
-            column: run.total("functions", column, *later, name=row["name"])
-            for column in ("calls", "primitive_calls", "self_s", "total_s")
+            each: total_of(each) for each in ("calls", "primitive_calls", "self_s", "total_s")
         }
         expected = {column: total / len(steps) for column, total in totals.items()}
         expected |= {"calibrated_s": totals["self_s"] / wall * CLEAN_S, "phase": "step", **none}
@@ -69,12 +69,9 @@ def test_calls_that_were_preempted_in_one_slice_are_as_in_the_other():
     rows = [
         # In the second slice of two calls 230 us were something else's; of many, or of a little
         # more than the limits, none is known to be.
-        ("cast", (2, 4e-6), (2, 234e-6)),
-        ("often", (few + 1, 1e-6), (few + 1, 1e-3)),
+        ("cast", (2, 4e-6), (2, 234e-6)), ("often", (few + 1, 1e-6), (few + 1, 1e-3)),
         ("slower", (1, 10e-6), (1, 10e-6 * module.PREEMPTED)),
-        ("short", (1, 1e-6), (1, 0.99 * lost)),
-        ("once", (3, 1e-3)),
-    ]
+        ("short", (1, 1e-6), (1, 0.99 * lost)), ("once", (3, 1e-3))]  # fmt: skip
     frame = pd.DataFrame(
         {"slice": at, **function(name, calls, self_s, total_s=2 * self_s)}
         for name, *seen in rows
@@ -107,8 +104,7 @@ def test_functions_have_owners_where_the_recording_tells_the_places(run, monkeyp
     run.cprofile([0.013] * 3, frames={"functions": rows})
     assert cells(functions_of(run), "name own package file") == [
         ("forward", False, "torch", TORCH), (built_in, False, "(built-in)", "~"),
-        ("step", True, "(own files)", "~/app/train.py"),
-    ]  # fmt: skip
+        ("step", True, "(own files)", "~/app/train.py")]  # fmt: skip
 
 
 def test_calls_name_both_sides_the_longest_first(run):
@@ -187,8 +183,7 @@ SMALL = module.SMALL_SHARE
 
 @pytest.mark.parametrize(("total", "device", "kept"), [
     (SMALL * 1.01, None, True), (SMALL * 0.99, None, False), (0.0, SMALL * 3.01, True),
-    (0.0, SMALL * 2.99, False), (0.0004, None, False), (0.003, None, True),
-])  # fmt: skip
+    (0.0, SMALL * 2.99, False), (0.0004, None, False), (0.003, None, True)])  # fmt: skip
 def test_small_branches_become_one(total, device, kept):
     top = node(1, None, 1.0, device_s=3.0 if device is not None else None)
     small = node(2, 1, total, device_s=device, kind="operator")

@@ -10,17 +10,16 @@ from profstack.analysis.layers import layer_rows, probe_effects, select
 from profstack.storage.folder import write_run
 from profstack.storage.vocabulary import BENCH_FACT
 from tests.support.cells import cell
-from tests.support.recordings import Model, Run, by, realistic
+from tests.support.recordings import Model, by, realistic
 
 ARGV = ["train.py", "--size", "a b"]
 EFFECT = "factor n_layer n_clean clean_median_s step_median_s"
 
 
 @pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    write_run(made.folder, {"argv": ARGV})
-    return made
+def run(run):
+    write_run(run.folder, {"argv": ARGV})
+    return run
 
 
 def effects_of(run):
@@ -136,11 +135,8 @@ def command_of(row):
     # The same again would do the same.
     ("nvtx", {}, 1, None, "after 3 steps"),
     ("nvtx", {"watch": "recorded"}, 1, None, "after 3 steps"),
-    ("torch", {"memory": "recorded"}, 0, WHOLE, "after 3 steps"),
-])  # fmt: skip
-def test_an_empty_layer_has_a_reason_and_a_command_that_fills_it(
-    run, name, others, rounds, command, words
-):
+    ("torch", {"memory": "recorded"}, 0, WHOLE, "after 3 steps")])  # fmt: skip
+def test_an_empty_layer_has_a_command_that_fills_it(run, name, others, rounds, command, words):
     run.slice("startup", [0.5, 0.1, 0.1][: 3 - 2 * rounds], number=0)
     if rounds:
         run.clean(2, number=1)
@@ -163,8 +159,7 @@ def test_what_fills_a_layer_without_steps(run):
 
 @pytest.mark.parametrize(("argv", "ended", "command"), [
     (["bench", "a.py:f", "--force"], {}, "profstack bench a.py:f --layers nvtx"),
-    (["bench", "a.py:f"], {"recording_ended": 1.0}, None), ([], {}, None),
-])  # fmt: skip
+    (["bench", "a.py:f"], {"recording_ended": 1.0}, None), ([], {}, None)])  # fmt: skip
 def test_a_benchmark_is_repeated_with_the_layer(run, argv, ended, command):
     write_run(run.folder, {"argv": argv})
     run.clean(3)

@@ -8,19 +8,13 @@ from profstack.analysis import memory
 from profstack.code_owner import FACT
 from profstack.storage.vocabulary import OPTIMIZER
 from tests.support.cells import cell, cells
-from tests.support.recordings import Run, module, module_times
+from tests.support.recordings import module, module_times
 
 HOME = {"roots": ["/home/u/app/"], "libraries": ["/opt/python/"], "profstack": ["/opt/profstack/"]}
 HOME |= {"working": "/home/u/", "text": False, "sep": "/"}
 TRAIN = "/home/u/app/train.py"
+TREE = [module(1, "Net"), module(2, "Net.fc", 1)]
 near = pytest.approx
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.writer.replace("modules", [module(1, "Net"), module(2, "Net.fc", 1)])
-    return made
 
 
 def held(number, **values):
@@ -167,8 +161,7 @@ def test_the_step_with_the_highest_peak_counts_whole(run):
     rows = memory.peak_holders(recorded)
     assert cells(rows, "module bytes backward") == [
         ("Net", 600, None), ("Net.fc", 240, True), ("(outside modules)", 100, False),
-        ("(loss)", 60, False), (None, 30, False), ("Net", 20, None),
-    ]  # fmt: skip
+        ("(loss)", 60, False), (None, 30, False), ("Net", 20, None)]  # fmt: skip
     assert [row["share"] for row in rows] == [row["bytes"] / 1050 for row in rows]
     # Work outside modules, of no module, and of an unknown kind has no owner.
     assert memory.peak_facts(recorded) == (1050, near(900 / 1050))
@@ -184,9 +177,8 @@ def test_the_peak_of_an_accelerator_goes_before_the_hosts(run):
     observed(run, holder("inputs", None, 900), *held, inputs=900)
     recorded = run.recorded()
     assert memory.peak_facts(recorded) == (400, 0.75)
-    assert cells(memory.peak_holders(recorded), "device share") == [
-        *(("cpu", 1.0), ("cuda:0", 0.75), ("cuda:0", 0.25), ("cuda:1", 1.0))
-    ]
+    shares = [("cpu", 1.0), ("cuda:0", 0.75), ("cuda:0", 0.25), ("cuda:1", 1.0)]
+    assert cells(memory.peak_holders(recorded), "device share") == shares
 
 
 def test_each_device_has_its_largest_holders(run):
@@ -213,8 +205,7 @@ def test_memory_over_time_holds_the_watch_too(run):
     found = memory.memory_rows(run.recorded())
     assert cells(found, "t_s step rss_bytes device_allocated_bytes") == [
         (0.5, None, 20, None), (1.01, 1, 50, None), (1.025, 1, 40, None), (1.03, 3, 55, 8),
-        (9.0, None, 60, None),
-    ]  # fmt: skip
+        (9.0, None, 60, None)]  # fmt: skip
 
 
 def test_a_long_watch_keeps_the_least_and_the_largest_of_each_stretch(run, monkeypatch):

@@ -8,18 +8,13 @@ from profstack.analysis.modules import TIMED, attribution, modules
 from profstack.storage.vocabulary import COMPILED, LOSS, OPTIMIZER, OUTSIDE, UNATTRIBUTED, WAIT
 from tests.support.cells import among, cell, cells
 from tests.support.recordings import Run, by, module, module_times
+from tests.support.tables import cases
 
 CLEAN_S = 0.0137
 TREE = [module(1, "Net"), module(2, "Net.a", 1), module(3, "Net.a.b", 2), module(4, "Net.c", 1)]
+TREE += [module(5, "Unused"), module(6, "Other")]
 LITTLE = module_rows._LITTLE
 near = pytest.approx
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.writer.replace("modules", [*TREE, module(5, "Unused"), module(6, "Other")])
-    return made
 
 
 def selected(recorded, factor=1.2):
@@ -43,8 +38,7 @@ def test_modules_have_the_order_of_their_tree_with_those_around_them(run):
     found = rows_of(run, {3: {"host_net_bytes": 4096.0}, 9: {"host_net_bytes": 1.0}})
     assert cells(found.values(), "path depth forward_s host_net_bytes") == [
         ("Net", 0, None, None), ("Net.a", 1, None, None), ("Net.a.b", 2, None, 4096),
-        ("Net.c", 1, near(0.001), None), ("Other", 0, near(0.001), None),
-    ]  # fmt: skip
+        ("Net.c", 1, near(0.001), None), ("Other", 0, near(0.001), None)]  # fmt: skip
     shared = {**module(1, "Net#2"), "instance": 2, "aliases": '["Net.x", "Net.y"]'}
     run.writer.replace("modules", [shared])
     timed(run, [0.012], module_times(1, 1, 0.003))
@@ -71,9 +65,8 @@ def test_python_time_is_what_no_operator_has(run):
     timed(run, [0.012] * 3, net, module_times(2, 3, 0.0))
     others = [{"module": "Net.a", "self_s": 0.1}, {"module": None, "self_s": 0.1}]
     for operators_s, python_s in (
-        ((0.0007, None, 0.0005), near(0.0008)), ((0.002,), 0.0), ((0.002 * (1 + 5e-7),), 0.0),
-        ((0.0021,), None),
-    ):  # fmt: skip
+            ((0.0007, None, 0.0005), near(0.0008)), ((0.002,), 0.0), ((0.002 * (1 + 5e-7),), 0.0),
+            ((0.0021,), None)):  # fmt: skip
         operators = [{"module": "Net", "self_s": seconds} for seconds in operators_s]
         found = rows_of(run, operators=[*operators, *others])
         assert (found["Net"]["python_s"], found["Net.a"]["python_s"]) == (python_s, None)
@@ -85,10 +78,7 @@ def flop_slice(run, number, counter="FlopCounterMode", ways=(0,)):
     run.slice("flops", [0.1], layer="flops", frames=frames)
 
 
-@pytest.mark.parametrize(
-    ("count", "factor", "calibrated"),
-    [(3, 3.0, True), (2, 1.2, False), (3, 3.001, False), (3, None, False), (7, 0.9, True)],
-)
+@cases("count factor calibrated", "3 3. True; 2 1.2 False; 3 3.001 False; 3 None False; 7 .9 True")
 def test_a_short_or_much_disturbed_slice_is_not_calibrated(run, count, factor, calibrated):
     walls = [0.012, 0.019, 0.013, 0.012, 0.014, 0.012, 0.021][:count]
     backward = {"backward_s": 0.002, "backward_self_s": 0.001}
@@ -104,13 +94,11 @@ def test_a_short_or_much_disturbed_slice_is_not_calibrated(run, count, factor, c
 
 @pytest.mark.parametrize(("counter", "backward_s", "number", "rate"), [
     ("FlopCounterMode", 0.0, 1, True), ("FlopCounterMode", 0.002, 1, False),
-    ("FlopCounterMode", 0.0, None, False), ("thop", 0.0, 1, True),
-])  # fmt: skip
+    ("FlopCounterMode", 0.0, None, False), ("thop", 0.0, 1, True)])  # fmt: skip
 def test_a_rate_is_of_work_and_time_of_the_same(run, counter, backward_s, number, rate):
     flop_slice(run, number, counter)
-    timed(
-        run, [0.012] * 3, *(module_times(n, 3, 0.004, backward_s=backward_s) for n in (1, OUTSIDE))
-    )
+    times = [module_times(n, 3, 0.004, backward_s=backward_s) for n in (1, OUTSIDE)]
+    timed(run, [0.012] * 3, *times)
     row = rows_of(run)["Net" if number else "(outside modules)"]
     flop_per_s = 700 / ((0.004 + backward_s) / 0.036 * CLEAN_S)
     expected = (700, None, 350 if counter == "FlopCounterMode" else None)
@@ -153,12 +141,11 @@ def test_attribution_adds_up_rows_with_and_without_owner(run):
 
 @pytest.mark.parametrize(("unowned", "mode", "words"), [
     ({OUTSIDE: LITTLE * 0.99}, "timed", None),
-    ({OUTSIDE: LITTLE * 1.01}, "timed", "belong to none of them"),
-    ({OUTSIDE: 0.01}, "timed", None), ({UNATTRIBUTED: 0.04}, "timed", "other threads"),
+    ({OUTSIDE: LITTLE * 1.01}, "timed", "belong to none of them"), ({OUTSIDE: 0.01}, "timed", None),
+    ({UNATTRIBUTED: 0.04}, "timed", "other threads"),
     ({OUTSIDE: 0.05, UNATTRIBUTED: 0.04}, "timed", "belong to none of them"),
-    ({OUTSIDE: 0.04, UNATTRIBUTED: 0.05}, "timed", "other threads"),
-    ({WAIT: 0.5}, "timed", None), ({WAIT: 0.5}, "whole", "start-up"),
-])  # fmt: skip
+    ({OUTSIDE: 0.04, UNATTRIBUTED: 0.05}, "timed", "other threads"), ({WAIT: 0.5}, "timed", None),
+    ({WAIT: 0.5}, "whole", "start-up")])  # fmt: skip
 def test_why_much_of_a_step_has_no_owner(run, unowned, mode, words):
     rest = 1.0 - sum(unowned.values())
     times = [module_times(1, 4, rest), *(module_times(n, 4, s) for n, s in unowned.items())]

@@ -43,11 +43,9 @@ def test_totals_become_figures_per_step_or_of_a_capture_without_steps(tmp_path, 
     for name, recorded in rows().items():
         totals = TOTALS.get(name, "").split()
         for row, before in zip(found[name], recorded, strict=True):
-            expected = {
-                column: value / STEPS if column in totals and steps and value is not None else value
-                for column, value in before.items()
-                if column not in ("delay_s", "stack")
-            }
+            expected = {key: before[key] for key in before if key not in ("delay_s", "stack")}
+            for key in totals if steps else ():
+                expected[key] = expected[key] and expected[key] / STEPS
             assert {column: row[column] for column in expected} == near(expected), name
     # Calls of a whole capture and calls per step do not compare.
     assert bool(found["nsys_modules"]) is bool(steps)
@@ -106,8 +104,7 @@ def test_a_module_in_several_places_is_summed_and_one_inside_itself_is_not(tmp_p
         (6, 1, "module", "Net.stem", 1), (7, 1, "module", "Net.alone", 1),
         (8, None, "module", "Net.stem", 0), (9, None, "module", "Net.head", 0),
         (10, 1, "backward", "backward", 1), (11, 10, "forward", "forward", 1),
-        (12, 11, "module", "Net", 1),
-    ]  # fmt: skip
+        (12, 11, "module", "Net", 1)]  # fmt: skip
     pattern = rows()["nsys_ranges"][0] | {"calls": STEPS, "wall_s": STEPS * MS}
     names = ("node", "parent", "kind", "name", "on_steps_thread")
     frames = {"nsys_ranges": [pattern | dict(zip(names, row, strict=True)) for row in ranges]}

@@ -10,16 +10,11 @@ from profstack.storage.vocabulary import OWN_REGION
 from tests.support.cells import among, cell, cells
 from tests.support.recordings import Run, operator
 from tests.support.recordings import module as module_of
+from tests.support.tables import rows_of
 
 CLEAN_S = 0.0137
+TREE = [module_of(2, "Net"), module_of(3, "Net.fc", 2)]
 near = pytest.approx
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.writer.replace("modules", [module_of(2, "Net"), module_of(3, "Net.fc", 2)])
-    return made
 
 
 def seen(run, made, *rest):
@@ -52,8 +47,7 @@ def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
         ("addmm", "[[4], [5, 3], [3, 6]]"): 5 * 3 * 6,
         ("baddbmm", "[[4], [7, 2, 3], [7, 3, 4]]"): 7 * 2 * 3 * 4,
         ("baddbmm", "[[4], [7, 2, 3], [7, 3, 9]]"): 7 * 2 * 3 * 9,
-        ("convolution", "[[1], [2]]"): None, ("convolution", "[[3], [4]]"): None,
-    }  # fmt: skip
+        ("convolution", "[[1], [2]]"): None, ("convolution", "[[3], [4]]"): None}  # fmt: skip
     rows = [operator(f"aten::{name}", 6, 1.0, module_id=3, shapes=text) for name, text in known]
     same = {"counter": "recorded_shapes", "backward": 0, "calls": 1, "module_id": 3, "flop": 300}
     counts = [{**same, "operator": name} for name in {row["name"] for row in rows}]
@@ -68,10 +62,8 @@ def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
 
 def test_kernels_are_per_step_the_longest_first(run):
     same = {"device": "cuda:0", "stream": 7, "operator": "aten::mm", "name": "gemm"}
-    rows = [
-        {**same, "module_id": number, "calls": calls, "device_s": seconds}
-        for number, calls, seconds in ((3, 6, 0.009), (None, 3, 0.012), (3, 3, 0.006))
-    ]
+    ran = [(3, 6, 0.009), (None, 3, 0.012), (3, 3, 0.006)]
+    rows = rows_of("module_id calls device_s", *ran, **same)
     run.torch([0.012] * 3, frames={"kernels": rows})
     found = cells(seen(run, module.kernels), "module calls device_s")
     assert found == [("Net.fc", near(3), near(0.005)), (None, 1, near(0.004))]

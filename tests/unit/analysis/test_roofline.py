@@ -42,13 +42,12 @@ def judged(flop, moved, seconds=1.0, lacking=None, known=None):
 @pytest.mark.parametrize(("flop", "moved", "share", "bound", "words"), [
     (80e9, 0.8e9, 0.8, "compute", None), (50e9, 0.5e9, 0.5, "compute", None),
     (49e9, 0.49e9, 0.49, "overhead", "49 %"),
-    (49.96e9, 0.5e9, 0.4996, "overhead", "just under 50 % of"),
-    (8e9, 8e9, 0.8, "memory", None), (4e9, 4e9, 0.4, "overhead", "40 %"),
+    (49.96e9, 0.5e9, 0.4996, "overhead", "just under 50 % of"), (8e9, 8e9, 0.8, "memory", None),
+    (4e9, 4e9, 0.4, "overhead", "40 %"),
     (1e3, 1e3, 1e-7, "overhead", "less than 0.1 % of the rate that the memory allows"),
     # At the ridge both roofs meet; the memory cannot hold back what outruns it.
     (60e9, 6e9, 0.6, "compute", None), (60e9, 12e9, None, "compute", "caches"),
-    (20e9, 20e9, None, "memory", "caches"), (200e9, 1e9, 0, "compute", "wrong"),
-])  # fmt: skip
+    (20e9, 20e9, None, "memory", "caches"), (200e9, 1e9, 0, "compute", "wrong")])  # fmt: skip
 def test_the_roof_that_explains_half_of_the_time_holds_back(flop, moved, share, bound, words):
     found = judged(flop, moved)
     assert cell(found, "flop_per_s bound intensity") == (flop, bound, near(flop / moved))
@@ -60,8 +59,7 @@ def test_the_roof_that_explains_half_of_the_time_holds_back(flop, moved, share, 
     (None, 1e9, 1.0, None, "not counted"), (1e9, None, 1.0, None, "no rule tells"),
     (1e9, 1e9, None, None, "not calibrated"), (1e9, 1e9, 0.0, None, "not calibrated"),
     (None, 8e9, 1.0, "memory", "80 %"), (None, 20e9, 1.0, "memory", "caches"),
-    (None, 4e9, 1.0, None, "40 %"), (None, 0.0, 1.0, None, "moves no bytes"),
-])  # fmt: skip
+    (None, 4e9, 1.0, None, "40 %"), (None, 0.0, 1.0, None, "moves no bytes")])  # fmt: skip
 def test_what_is_not_known_has_no_share_and_a_reason(flop, moved, seconds, bound, words):
     found = judged(flop, moved, seconds, None if moved is not None else "no rule tells of cat")
     assert cell(found, "bound share_of_peak") == (bound, None)
@@ -164,8 +162,7 @@ def test_the_type_is_that_of_what_is_multiplied_however_long_the_rest_takes(tmp_
     # What torch does where nothing is said: cuDNN uses TF32, products do not.
     ("aten::mm", {}, "float32"), ("aten::convolution", {}, "tf32"),
     ("aten::mm", {"tf32_products": True}, "tf32"),
-    ("aten::convolution", {"tf32_convolutions": False}, "float32"),
-])  # fmt: skip
+    ("aten::convolution", {"tf32_convolutions": False}, "float32")])  # fmt: skip
 def test_float32_has_the_roof_of_what_it_is_multiplied_as(tmp_path, name, facts, dtype):
     rows = [moved(name, module_id, 0.006, 200_000) for module_id in (2, 3)]
     known = {"float32": PEAK, "tf32": 8 * PEAK}

@@ -7,7 +7,7 @@ import pytest
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.run_bar import run_bar
 from tests.support.recordings import Sampled
-from tests.support.tables import cases
+from tests.support.tables import cases, of
 
 SCRIPT, PACKAGES = "/home/somebody/work/train.py", "/opt/lib/python3.11/site-packages"
 MAIN, STEP = (SCRIPT, 30, "<module>"), (SCRIPT, 20, "test_step")
@@ -74,21 +74,14 @@ def test_every_second_has_one_owner(made):
         "first step and compilation": 0.07, "waiting for data": 2.0 * 30 / 260,
         "steps": sliced * (1 - logs) + 2.0 * 108 / 260,
         "checkpoints and saving": 0.4 + 2.0 * 30 / 260, "evaluation": 0.7 + 2.0 * 80 / 260,
-        "logging and callbacks": sliced * logs + 2.0 * 12 / 260,
-        "other": 0.8 * 3 / 4, "shutdown": 0.75,
-        "profstack": 0.25 + 5 * 0.01 + 0.003 + 0.3,
-    }  # fmt: skip
-    assert {name: row["wall_s"] for name, row in found.items()} == pytest.approx(
-        expected, abs=0.002
-    )
-    places = {
-        "checkpoints and saving": (12, "save_model", "samples"),
-        "model and data set-up": (9, "read_data", "samples"),
-        "start-up and imports": (30, "<module>", "clock"),
-    }
-    for name, place in places.items():
-        assert tuple(found[name][key] for key in ("line", "name", "by")) == place
-    (saved,), (read, *_) = (found[name]["functions"] for name in [*places][:2])
+        "logging and callbacks": sliced * logs + 2.0 * 12 / 260, "other": 0.8 * 3 / 4,
+        "shutdown": 0.75, "profstack": 0.25 + 5 * 0.01 + 0.003 + 0.3}  # fmt: skip
+    walls = {name: row["wall_s"] for name, row in found.items()}
+    assert walls == pytest.approx(expected, abs=0.002)
+    names = ("checkpoints and saving", "model and data set-up", "start-up and imports")
+    places = [[12, "save_model", "samples"], [9, "read_data", "samples"], [30, "<module>", "clock"]]
+    assert [of(found[name], "line name by") for name in names] == places
+    (saved,), (read, *_) = (found[name]["functions"] for name in names[:2])
     seconds = {"wall_s": pytest.approx(expected["checkpoints and saving"], abs=0.002)}
     assert saved == {"file": SCRIPT, "line": 12, "name": "save_model", **seconds}
     assert read["name"] == "read_data"
@@ -110,23 +103,20 @@ def test_an_overdue_step_is_of_what_its_samples_say(made):
     assert [row["name"] for row in found["other"]["functions"]] == ["read_data"]
 
 
-@cases(
-    "stack evaluating owner",
-    (SAVE, None, "checkpoints and saving"),
-    ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
-    ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
-    (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
-    ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
-    ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
-    (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), LOADER), None, "other"),
-    (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
-    ((SCRIPT, 3, "plots"), 1, "other"), (FORWARD, 1, "evaluation"), (EVALUATE, None, "evaluation"),
-    ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
-    (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
-    ((COMPILE, 3, "_compile"), None, "first step and compilation"),
-    ((COMPILE, 3, "<module>"), None, "start-up and imports"),
-    (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"),
-)  # fmt: skip
+@cases("stack evaluating owner", (SAVE, None, "checkpoints and saving"),
+       ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
+       ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
+       (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
+       ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
+       ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
+       (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), LOADER), None, "other"),
+       (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
+       ((SCRIPT, 3, "plots"), 1, "other"), (FORWARD, 1, "evaluation"),
+       (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
+       (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
+       ((COMPILE, 3, "_compile"), None, "first step and compilation"),
+       ((COMPILE, 3, "<module>"), None, "start-up and imports"),
+       (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"))  # fmt: skip
 def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     made.sample(0.1, MAIN, STEP, weight=9)
     made.begins("clean", [0.02] * 5)

@@ -8,7 +8,7 @@ from profstack.analysis import threads as module
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.threads import MOST_ROWS, READINGS, REST, processes, threads
 from tests.support.cells import among, cell
-from tests.support.recordings import Run, by
+from tests.support.recordings import by
 
 WALLS = [0.009, 0.010, 0.013, 0.011, 0.012]
 STEP_S = sum(WALLS) / 5
@@ -16,11 +16,7 @@ MOST = module._MOST_OF_A_STEP * STEP_S
 near = pytest.approx
 
 
-@pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path / "rec")
-    made.layers(torch="recorded", cprofile="recorded", nvtx="empty", flops="emitted")
-    return made
+LAYERS = {"torch": "recorded", "cprofile": "recorded", "nvtx": "empty", "flops": "emitted"}
 
 
 def thread(kind, name, cpu_s, process=0, **more):
@@ -129,8 +125,7 @@ def test_the_smallest_of_many_rows_are_one(run, count):
     (MOST * 0.999, 0.0, 0.0, ["all the time", "11.0 ms"]),
     # More than there was: that it never waited does not follow.
     (MOST * 1.001, None, None, []), (1.09 * STEP_S, None, None, []),
-    (1.03 * STEP_S, 0.0, 0.0, ["all the time"]),
-])  # fmt: skip
+    (1.03 * STEP_S, 0.0, 0.0, ["all the time"])])  # fmt: skip
 def test_how_long_the_steps_thread_ran(run, cpu_s, off_s, no_core_s, words):
     clean(run, main(5 * cpu_s))
     rows, facts = found_in(run)
@@ -146,13 +141,10 @@ def test_how_long_the_steps_thread_ran(run, cpu_s, off_s, no_core_s, words):
     ([1], [0.02], True, ["1 DataLoader worker uses 4.00 ms", "3.00 ms (27"]),
     ([1, 2], [0.02, 0.03], True, ["2 DataLoader workers use 10.0 ms"]),
     ([1, 2], [0.02, None], True, ["2 DataLoader workers use CPU time", "does not give"]),
-    ([None], [0.02], False, ["DataLoader workers use 4.00 ms", "not known"]),
-])  # fmt: skip
+    ([None], [0.02], False, ["DataLoader workers use 4.00 ms", "not known"])])  # fmt: skip
 def test_what_workers_use_and_how_long_steps_wait(run, workers, cpus, waits, words):
-    used = [
-        thread("DataLoader worker", f"w{'ab'[place]}", cpu_s, process)
-        for place, (process, cpu_s) in enumerate(zip(workers, cpus, strict=True))
-    ]
+    known = zip("ab", cpus, workers, strict=False)
+    used = [thread("DataLoader worker", f"w{letter}", *each) for letter, *each in known]
     waited = [0.001, 0.002, None, 0.004, 0.005] if waits else None
     clean(run, main(0.02), *used, waits=waited)
     facts = found_in(run)[1]
@@ -177,8 +169,7 @@ SKIPPED = ("skipped", "x")
     ("", {"torch": ("recorded", None)}, "no readings"),
     ("", {"torch": SKIPPED, "cprofile": SKIPPED}, "x"),
     ("", {"torch": SKIPPED, "cprofile": ("skipped", "y")}, "no readings"),
-    ("", {"torch": SKIPPED, "cprofile": ("recorded", "x")}, "no readings"),
-])  # fmt: skip
+    ("", {"torch": SKIPPED, "cprofile": ("recorded", "x")}, "no readings")])  # fmt: skip
 def test_without_readings_there_is_a_reason(run, reason, layers, words):
     run.clean(3)
     readings = {} if layers else {"readings": 4, "took_s": 0.006, "reason": reason}

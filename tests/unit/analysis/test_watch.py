@@ -8,6 +8,7 @@ from profstack.analysis.clean_steps import Clean
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.cells import cell, cells
 from tests.support.recordings import STEP_S, Sampled
+from tests.support.tables import cases
 
 SCRIPT, HELPER = "/home/somebody/work/train.py", "/home/somebody/work/parts/data.py"
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
@@ -48,8 +49,7 @@ def test_shares_are_of_the_time_and_counts_of_the_looks(made):
         ("startup", "<module>", 2, 0.75, 1.0, 1), ("startup", "step", 1, 0.25, 0.25, 1),
         ("step", "forward", 1, 0.375, 0.375, 1), ("step", "step", 2, 0.125, 0.5, 1),
         ("step", "<module>", 2, 0.0, 0.5, 1), ("other", "save", 1, 1.0, 1.0, 1),
-        ("other", "<module>", 1, 0.0, 1.0, 1),
-    ]  # fmt: skip
+        ("other", "<module>", 1, 0.0, 1.0, 1)]  # fmt: skip
 
 
 # Of a very long run the steps are not written one by one, their slices are.
@@ -118,19 +118,9 @@ def test_slow_steps_stand_out_against_the_clean_ones(made):
         made.sample(begins[11] + 0.005 + number * 0.01, MAIN, STEP if number < 15 else SAVE)
     doing = "train.py:30 <module> > train.py:12 save"
     assert cells(outliers(made), "index samples doing factor rss_bytes") == [
-        (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)
-    ]  # fmt: skip
+        (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)]  # fmt: skip
     spread = [STEP_S * factor for factor in (0.2, 0.6, 1.0, 1.4, 1.8)]
     assert cells(outliers(made, spread), "index") == [(23,)]
-
-
-@pytest.mark.parametrize("usual", [0, 40])
-def test_memory_taken_and_given_back_within_a_step_is_seen(made, usual):
-    for number, begin in enumerate(made.even(30)):
-        takes = (64 + usual) * MIB if number in (8, 21) else (usual and usual + number % 3) * MIB
-        for after_s, grown in ((0.001, 0), (0.010, takes), (0.019, -takes)):
-            made.sample(begin + after_s, MAIN, STEP, grown=grown)
-    assert sorted(grown_in(made)) == [(number, (64 + usual) * MIB) for number in (8, 21)]
 
 
 def test_growth_between_two_samples_goes_to_the_step_with_most_of_the_time(made):
@@ -227,8 +217,7 @@ def test_a_steps_parts_are_by_the_stacks_of_its_samples(made):
         "data wait": [(f"{torch}/utils/data/dataloader.py", 1, "__next__")],
         "backward": [back, call], "optimizer": [(f"{torch}/optim/adam.py", 1, "step")],
         "loss": [call, (f"{torch}/nn/modules/loss.py", 1, "forward")], "forward": [call, FORWARD],
-        "other": [(f"{torch}/optim/lr_scheduler.py", 1, "step")],
-    }  # fmt: skip
+        "other": [(f"{torch}/optim/lr_scheduler.py", 1, "step")]}  # fmt: skip
     begins = made.even(60)
     for number, begin in enumerate(begins[:59]):
         stack = list(stacks.values())[number % 6]
@@ -247,10 +236,8 @@ def profiled(made, own_s, builtin_s):
     edge = {"caller_file": SCRIPT, "caller_line": 1, "callee_file": "~", "callee_line": 0}
     edge |= {"callee_name": "<built-in conv2d>", "calls": 1}
     place = {"file": SCRIPT, "line": 1, "calls": 1}
-    functions, calls = (
-        [{**row, key: name, "self_s": own, "total_s": own} for name, own in times.items()]
-        for row, key, times in ((place, "name", own_s), (edge, "caller_name", builtin_s))
-    )
+    functions = [{**place, "name": name, "self_s": s, "total_s": s} for name, s in own_s.items()]
+    calls = [{**edge, "caller_name": n, "self_s": s, "total_s": s} for n, s in builtin_s.items()]
     made.begins("cprofile", [STEP_S], functions=functions, calls=calls)
     return [{**row, "phase": "step"} for row in functions]
 
@@ -261,9 +248,7 @@ def sampled(made, names):
 
 
 # Functions with a hundredth of the steps are compared.
-@pytest.mark.parametrize(
-    ("names", "share", "compared"), [("abcde", 1.01, 5), ("abcde", 0.9, 4), ("abcd", None, 4)]
-)
+@cases("names share compared", "abcde 1.01 5; abcde .9 4; abcd None 4")
 def test_too_few_functions_are_not_compared(made, names, share, compared):
     last = {"e": watch.WORTH_COMPARING * share} if share else {}
     own = {name: 0.2 + 0.01 * place for place, name in enumerate(names) if name not in last}

@@ -1,17 +1,14 @@
 """The ablation: eight cells a variant, of which each shows what its way of timing does."""
 
-import json
-
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 from torch import nn
 
 from profstack.bench.ablation import COPY_HEAVY, EVENTS, HOST, ablation
 from profstack.bench.measure import Policy
 from profstack.bench.subject import Subject, of_model
 from profstack.stats.clock import Clock
-from tests.support.processes import CHECKOUT
+from tests.support.reports import breaks_of_schema
 from tests.support.tables import missing, near, of
 from tests.support.virtual_machine import Machine
 
@@ -50,10 +47,7 @@ def test_on_a_cpu_a_model_or_a_function_has_the_cells_that_can_differ():
     assert not missing(copying, "1.00 KiB", "nothing is transferred")
     assert cells["compute", True, True, HOST]["note"] is None
     assert "fresh copy of the model" in cells["compute", False, True, HOST]["note"]
-    schema = json.loads((CHECKOUT / "profstack/report/report.schema.json").read_text())
-    wanted = schema["properties"]["benchmark"]["properties"]["ablation"]
-    errors = Draft202012Validator(wanted).iter_errors(list(cells.values()))
-    assert [error.message for error in errors] == []
+    assert breaks_of_schema("ablation", list(cells.values())) == []
 
 
 class Work(nn.Module):

@@ -15,21 +15,16 @@ from profstack.stats.clock import Clock
 from tests.support.tables import cases
 from tests.support.virtual_machine import FakeDevice
 
-REFUSALS = [
-    MemoryError(),
-    OSError(errno.ENOMEM, "Cannot allocate memory"),
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-    RuntimeError("MPS backend out of memory (MPS allocated: 5 GB)"),
-    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
-    RuntimeError("std::bad_alloc"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
-]
+REFUSALS = [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")]
+REFUSALS += [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")]
+TEXTS = """MPS backend out of memory (MPS allocated: 5 GB)
+[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried
+std::bad_alloc
+CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"""
+REFUSALS += map(RuntimeError, TEXTS.splitlines())
 OTHERS = [
-    ValueError("out of memory of the task"),
-    OSError(errno.ENOENT, "No such file"),
-    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
-    SystemExit(3),
-]
+    ValueError("out of memory of the task"), OSError(errno.ENOENT, "No such file"),
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"), SystemExit(3)]  # fmt: skip
 
 
 @cases("error", *REFUSALS, *OTHERS)

@@ -1,7 +1,6 @@
 """The loop of a benchmark on a clock of its own: time passes only where made-up work says so."""
 
 import gc
-import sys
 from itertools import count
 
 import numpy as np
@@ -9,49 +8,18 @@ import pytest
 
 from profstack.bench.measure import Interrupted, Policy, is_known, measure
 from profstack.stats.blocks import GC_OFF, GC_ON, PIPELINED, SYNCHRONISED, timed_block
-from profstack.stats.clock import Clock
 from tests.support.tables import cases
+from tests.support.virtual_machine import Machine
 
 
-class Machine(Clock):
-    """A host and a device that runs behind it, by the rules of CUDA: launches return at once."""
-
-    has_device = property(lambda self: self.on)
-
-    def __init__(self, *, device=False):
-        self.host_s = self.busy_s = self.free_at = 0.0
-        self.current = self.waits = 0
-        self.on = device
-        self.synchronize, self.record_event = self._synchronize, self._record_event
-        self.now, self.cpu = (lambda: self.host_s), (lambda: self.busy_s)
-
-    def work(self, host_s, device_s=0.0):
-        self.host_s += host_s
-        self.busy_s += host_s
-        if device_s:
-            self.free_at = max(self.free_at, self.host_s) + device_s
-
-    def _synchronize(self):
-        self.waits += 1
-        self.host_s = max(self.host_s, self.free_at)
-
-    def _record_event(self):
-        return (self.current, max(self.free_at, self.host_s)) if self.on else None
-
-    def elapsed_s(self, first, second):
-        is_known = first is not None and second is not None and first[0] == second[0]
-        return float(second[1] - first[1]) if is_known else None
-
-
-def run(times, *, machine=None, first_s=None, **policies):
-    """Measure a call that takes what `times` gives for its number: seconds of host and device."""
-    machine, numbers = machine or Machine(), count()
-
-    def call():
-        found = times(next(numbers))
-        machine.work(*(found if isinstance(found, tuple) else (found,)))
-
-    measured = measure(call, Policy(**policies), machine, first_s=first_s)
+def run(times, *, device_s=0.0, first_s=None, marks=None, **policies):
+    """Measure a call that takes what `times` gives for its number, and a device for `device_s`."""
+    machine, numbers = Machine(has_device=device_s > 0), count()
+    clock, machine.host_s = machine.clock(), 0.0
+    if marks:
+        clock.record_event, clock.elapsed_s = (lambda: marks(machine)), (lambda one, two: two - one)
+    call = lambda: machine.launch(device_s, launch_s=times(next(numbers)))  # noqa: E731
+    measured = measure(call, Policy(**policies), clock, first_s=first_s)
     return measured, next(numbers), machine
 
 
@@ -110,19 +78,16 @@ def test_samples_of_short_calls_and_bounds_of_blocks():
     assert measured.summary().median == pytest.approx(1e-6)
     _, _, machine = run(lambda n: 1e-4 * 2 ** min(n // 8, 14), max_s=0.1, max_warmup_s=1.0)
     assert machine.host_s < 1.0 + 0.1 + 3 * 1.7
-    machine = Machine()
-    block = timed_block(lambda: machine.work(0.1), 100, 2, machine, longest_s=1.0)
+    machine = Machine(has_device=False)
+    block = timed_block(lambda: machine.work(0.1), 100, 2, machine.clock(), longest_s=1.0)
     assert len(block.host_s) in (5, 6)
     assert (block.blocks, block.block_s) == ([len(block.host_s)], pytest.approx([0.1]))
 
 
-# A step takes 0.1 ms on the host and 1 ms on the device.
-STEP = (1e-4, 1e-3)
-
-
-def on_a_device(mode, times=lambda n: STEP, machine=None, **limits):
+def on_a_device(mode, times=lambda n: 1e-4, marks=None, **limits):
+    """A step takes 0.1 ms on the host and 1 ms on the device."""
     limits = limits or {"warmup": 2, "repeat": 20}
-    return run(times, mode=mode, machine=machine or Machine(device=True), **limits)[0]
+    return run(times, mode=mode, device_s=1e-3, marks=marks, **limits)[0]
 
 
 def test_on_a_device_a_step_is_timed_alone_or_in_a_pipeline():
@@ -132,17 +97,11 @@ def test_on_a_device_a_step_is_timed_alone_or_in_a_pipeline():
     # The host is away with a launch once, when the device has nothing to do yet.
     assert (measured.series_s, measured.clock) == (pytest.approx([1.1e-3] + [1e-3] * 19), "device")
     assert measured.samples.host_s == pytest.approx([1e-4] * 20), "the host ran ahead"
-    machine = Machine(device=True)
-    for synchronised, waits in ((False, 2), (True, 2 + 2 + 20)):
-        timed_block(lambda: machine.work(*STEP), 20, 1, machine, synchronised=synchronised)
-        assert machine.waits == waits
     # The interval is that of the times that count: launches scatter by half, the device does not.
-    scatter = lambda n: (2e-4 if n % 2 else 1e-4, 1e-3)  # noqa: E731
+    scatter = lambda n: 2e-4 if n % 2 else 1e-4  # noqa: E731
     assert on_a_device(PIPELINED, scatter, max_s=30.0).stopped_by == "interval"
     # The marks lie on a stream, or a device, that has nothing to do.
-    machine = Machine(device=True)
-    machine.record_event = lambda: (0, machine.host_s)
-    measured = on_a_device(PIPELINED, machine=machine)
+    measured = on_a_device(PIPELINED, marks=lambda machine: machine.host_s)
     assert (measured.clock, measured.summary().median) == ("host", pytest.approx(1e-3, rel=0.02))
 
 
@@ -163,40 +122,9 @@ def test_ctrl_c_keeps_the_samples_so_far(at, kind, kept):
         assert measured.series_s == pytest.approx([0.1] * kept)
 
 
-@cases("fails", False, True)
-def test_trace_functions_and_collections_are_put_aside_and_back(fails):
-    seen = []
-
-    def times(number):
-        seen.append((sys.gettrace(), sys.getprofile(), gc.isenabled()))
-        if fails and number > 5:
-            raise ValueError("the work's own")
-        return 0.1
-
-    def tracer(*_):
-        return None
-
-    def profiler(*_):
-        return None
-
-    before = sys.gettrace(), sys.getprofile()
-    sys.settrace(tracer)
-    sys.setprofile(profiler)
-    try:
-        run(times, warmup=2, repeat=10)
-        error = ""
-    except ValueError as raised:
-        error = str(raised)
-    finally:
-        after = sys.gettrace(), sys.getprofile()
-        sys.settrace(before[0])
-        sys.setprofile(before[1])
-    assert (set(seen), after) == ({(None, None, False)}, (tracer, profiler))
-    assert (gc.isenabled(), error) == (True, "the work's own" * fails)
-
-
 def test_collections_go_on_where_they_are_asked_for():
-    seen = []
-    run(lambda n: seen.append(gc.isenabled()) or 0.1, warmup=2, repeat=3, collect=True)
-    assert all(seen)
-    assert (Policy(collect=True).garbage, Policy().garbage) == (GC_ON, GC_OFF)
+    for collect, setting in ((True, GC_ON), (False, GC_OFF)):
+        seen = []
+        run(lambda n, to=seen: to.append(gc.isenabled()) or 0.1, repeat=3, collect=collect)
+        assert ({*seen}, gc.isenabled()) == ({collect}, True)
+        assert Policy(collect=collect).garbage == setting

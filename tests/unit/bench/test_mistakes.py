@@ -1,6 +1,5 @@
 """Timing mistakes: each planted difference is found exactly, in virtual time, and no other is."""
 
-import json
 import sys
 import weakref
 from dataclasses import replace
@@ -8,14 +7,13 @@ from itertools import count
 
 import pytest
 import torch
-from jsonschema import Draft202012Validator
 from torch import nn
 
 from profstack.bench.measure import Policy
 from profstack.bench.mistakes import FEWEST, mistakes, plan_for
 from profstack.bench.subject import Subject, of_model
 from profstack.stats.clock import Clock
-from tests.support.processes import CHECKOUT
+from tests.support.reports import breaks_of_schema
 from tests.support.tables import cases, missing, near, of
 from tests.support.virtual_machine import Machine
 
@@ -95,10 +93,7 @@ def test_rows_on_a_cpu_are_whole_and_leave_nothing_attached(virtual):
         assert "cannot differ on a CPU" in row["note"]
     words = ("first 10 calls of a fresh copy of the model", "the very first call took 10.0 ms")
     assert not missing(virtual["no-warmup"]["note"], *words, "cannot be loaded by another process")
-    schema = json.loads((CHECKOUT / "profstack/report/report.schema.json").read_text())
-    wanted = schema["properties"]["benchmark"]["properties"]["mistakes"]
-    errors = Draft202012Validator(wanted).iter_errors(list(virtual.values()))
-    assert [error.message for error in errors] == []
+    assert breaks_of_schema("mistakes", list(virtual.values())) == []
     assert not cprofile_is_on()
     assert not torch.autograd._profiler_enabled()
     assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == (True, False)

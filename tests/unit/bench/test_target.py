@@ -90,14 +90,11 @@ def test_functions_models_and_classes_are_called_with_their_inputs(target):
     assert load(Request("torch.nn:ReLU", inputs=["16"])).subject.step().shape == (16,)
 
 
-@cases(
-    "name said more",
-    ("faktory", "has no 'faktory'; did you mean 'factory'", {}),
-    ("needs", "needs arguments .path, batch_size.; name a function that calls needs", {}),
-    ("net", "model without inputs; give their shapes: --input", {}),
-    ("sized", "needs arguments .batch_size.; give --batch-size", {}),
-    ("bare", "--device nope: cannot be used: .*nope", {"device": "nope"}),
-)
+@cases("name said more", ("faktory", "has no 'faktory'; did you mean 'factory'", {}),
+       ("needs", "needs arguments .path, batch_size.; name a function that calls needs", {}),
+       ("net", "model without inputs; give their shapes: --input", {}),
+       ("sized", "needs arguments .batch_size.; give --batch-size", {}),
+       ("bare", "--device nope: cannot be used: .*nope", {"device": "nope"}))  # fmt: skip
 def test_what_cannot_be_measured_is_said_in_one_line(target, name, said, more):
     with pytest.raises(TargetError, match=said) as raised:
         load(Request(f"{target}:{name}", **more))

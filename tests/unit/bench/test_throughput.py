@@ -193,9 +193,8 @@ def test_memory_of_a_device_that_is_out_ends_the_search_and_is_given_back(device
     subject = of_model(model, (torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     dtypes, options = ["float32", "bfloat16"], Options(trial=QUICK, memory_limit_bytes=400)
-    rows, limits = search(
-        subject, dtypes=[*dtypes, "float32"], search=how, options=options, tell=said.append
-    )
+    asked = {"dtypes": [*dtypes, "float32"], "options": options, "tell": said.append}
+    rows, limits = search(subject, search=how, **asked)
     found = [of(one, "dtype largest_batch memory_limit_bytes") for one in limits]
     assert found == [[dtype, 11, 400] for dtype in dtypes]
     assert model.dtypes == {torch.float32, torch.bfloat16}

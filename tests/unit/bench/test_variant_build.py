@@ -29,18 +29,15 @@ def test_reasons_hold_no_data_of_the_users():
 def test_comparison_of_results():
     nan, one = torch.tensor([float("nan"), 1.0]), torch.tensor([1.0, 1.0])
     inf, half, number = torch.tensor([float("inf"), 1.0]), one.bfloat16(), torch.tensor([1, 2])
+    near_ = half * 1.01
     several, same = {"a": one, "b": [nan]}, (one, float("nan"))
     for equal, difference, result, reference in (
         *((True, 0.0, nan, nan.clone()), (False, None, one, nan), (True, 0.0, inf, inf.clone())),
         *((False, None, one, inf), (False, None, (one,), (one, one)), (True, 0.0, *[several] * 2)),
         *((False, None, one.double(), one), (False, None, one[:1], one), (None, None, None, None)),
-        *(
-            (False, 0.0, (one, 3), (one, 4)),
-            (True, 0.0, same, same),
-            (False, 0.01, 1.01 * one, one),
-        ),
+        *((False, 0.0, (one, 3), (one, 4)), (True, 0.0, same, same), (True, 2**-7, near_, half)),
         *((True, 0.0, number, number.clone()), (False, 1.0, number, torch.tensor([1, 3]))),
-        (True, 2**-7, half * 1.01, half),
+        (False, 0.01, 1.01 * one, one),
     ):
         found = compare_results(result, copy_result(reference))
         assert found.equal is equal

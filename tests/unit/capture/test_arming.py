@@ -9,7 +9,6 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from profstack.capture import arming
-from profstack.capture.arming import SHORT_S, Aim, optimizer_hook
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
 from profstack.capture.slices import SlicePlan, Targets, settle
 from profstack.layer import LISTENED, RANGED, Mode
@@ -28,7 +27,7 @@ def test_the_quick_hook_stamps_the_steps_of_the_followed_optimizer_on_its_thread
     told = SimpleNamespace(look=lambda: looks.append(len(ends)), optimizer_ended=others.append)
     told.elsewhere = lambda frame: None
     followed, other = VirtualOptimizer(), VirtualOptimizer()
-    hook = optimizer_hook(torch, weakref.ref(followed), ends, Aim(3), told, [])
+    hook = arming.optimizer_hook(torch, weakref.ref(followed), ends, arming.Aim(3), told, [])
     for optimizer in (followed, followed, other):
         hook(optimizer, (), {})
     elsewhere(hook, followed, (), {})
@@ -85,12 +84,12 @@ def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_
 def test_steps_are_short_by_the_median_of_the_clean_slices(
     virtual, monkeypatch, means, number, short
 ):
-    assert SHORT_S == 0.002
+    assert arming.SHORT_S == 0.002
     one, training = virtual("alpha", plan=[WAITS])
     training.step(0.011)
     armed, clean = one.engine.arming, SlicePlan("clean", (), number, 1)
     for mean in means:
-        for kind, mean_s in (("clean", SHORT_S * mean), ("alpha", 50.0), ("clean", None)):
+        for kind, mean_s in (("clean", arming.SHORT_S * mean), ("alpha", 50.0), ("clean", None)):
             armed.learn({"kind": kind, "mean_s": mean_s})
     # A tool's slice has its own hooks.
     for planned, mode in ((clean, QUIET if short else ROOT), (observed(1, number=number), LIGHT)):
@@ -135,7 +134,7 @@ def test_a_listener_hears_its_slice_alone_and_the_usual_hook_ends_its_steps(virt
     notes = one.facts["setup_1"]
     assert (notes["calls"]["count"], notes["steps"]) == (0, 2)
     hooks = list(optimizers._global_optimizer_post_hooks.values())
-    one.engine.arming.learn({"kind": "clean", "mean_s": SHORT_S / 2})
+    one.engine.arming.learn({"kind": "clean", "mean_s": arming.SHORT_S / 2})
     assert one.engine.hooks.exchange_step_hook() is True
     assert list(optimizers._global_optimizer_post_hooks.values()) == hooks
     assert one.engine.events.waits

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from profstack.capture.engine import DUE_S, FIXED_S, LOOK_S, MOST_REPEATED, PATIENCE_S, Limits
-from profstack.capture.slices import SlicePlan, Targets, plan, settle
+from profstack.capture.run_limits import DUE_S, FIXED_S, LOOK_S, PATIENCE_S, Limits
+from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, plan, settle
 from profstack.capture.step_log import StepLog, StopRun
 from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
@@ -245,8 +245,8 @@ def test_limits_on_both_sides(moments):
     assert [limits.reached(steps) for steps in (11, 12)] == [None, "max_steps"]
     moments.wait(0.25)
     assert (limits.reached(3), limits.next_look(5)) == ("max_seconds", [1])
-    assert Limits(1, by_plan=True, plan_is_over=True).reached(5) == "nsys"
-    for each in (Limits(plan_is_over=True), Limits(by_plan=True)):
+    assert Limits(1, by_plan="nsys", plan_is_over=True).reached(5) == "nsys"
+    for each in (Limits(plan_is_over=True), Limits(by_plan="nsys")):
         assert (each.reached(900), each.next_look(900)) == (None, [])
     assert [Limits(12).next_look(steps) for steps in (5, 12)] == [[7], [1]]
 
@@ -256,7 +256,7 @@ def test_limits_on_both_sides(moments):
     (Limits(6, began=0.0), 50, 6, "max_steps"),
     (Limits(None, 0.6, began=100.0), 50, 4, "max_seconds"),
     # Under nsys the run is over with the plan.
-    (Limits(by_plan=True, began=0.0), 3, 4, "nsys"),
+    (Limits(by_plan="nsys", began=0.0), 3, 4, "nsys"),
 )
 def test_a_limit_ends_the_run_at_a_boundary_and_asks_twice(virtual, limits, plan_steps, steps, why):
     one, training = virtual("alpha", plan=[observed(plan_steps)], limits=limits)

@@ -12,8 +12,8 @@ from profstack.capture.arming import CHECKED
 from profstack.capture.engine import Engine
 from profstack.capture.loops import MOST_LOOPS, NEW_LOOP, NEW_PLACES, BeginAt, Loops
 from profstack.capture.slices import Targets
-from profstack.capture.user_regions import region
 from tests.support.engine import milli
+from tests.support.tables import cases
 
 ELSEWHERE = Engine.elsewhere
 HERE = __file__.rpartition("/")[0]
@@ -49,20 +49,20 @@ class Told:
         return "".join(self.sites[letter]() for letter in letters)
 
 
-def test_a_place_that_makes_several_steps_in_a_row_is_another_loop(told):
-    # A loop that is known comes back at once.
-    assert told.run("aaaa" + "b" * NEW_LOOP + "abab") == "0" * (3 + NEW_LOOP) + "10101"
+ONE, FEW = "aab" + "abbabaabb" * 3, "c" * (NEW_LOOP - 1)
 
 
-def test_places_that_alternate_are_one_loop(told):
-    found = told.run("aab" + "abbabaabb" * 3 + "c" * (NEW_LOOP - 1) + "a" + "ccccc")
-    assert set(found) == {"0"}
-
-
-def test_several_new_places_are_another_loop_after_more_steps(told):
-    found = told.run("a" + "bc" * NEW_PLACES + "a")
-    assert found[NEW_PLACES - 1 : NEW_PLACES + 1] == "01"
-    assert found[-1] == "0"
+@cases(
+    "letters loops",
+    # A place that makes several steps in a row; a loop that is known comes back at once.
+    ("aaaa" + "b" * NEW_LOOP + "abab", "0" * (3 + NEW_LOOP) + "10101"),
+    # Places that alternate are one loop.
+    (f"{ONE}{FEW}accccc", "0" * len(f"{ONE}{FEW}accccc")),
+    # Several new places are another one after more steps.
+    ("a" + "bc" * NEW_PLACES + "a", "0" * NEW_PLACES + "1" * (NEW_PLACES + 1) + "0"),
+)
+def test_what_makes_another_loop(told, letters, loops):
+    assert told.run(letters) == loops
 
 
 def test_too_many_loops_are_watched_together(told):
@@ -73,13 +73,10 @@ def test_too_many_loops_are_watched_together(told):
 
 
 def test_steps_that_begin_at_calls_belong_to_the_place_that_began_them(told):
-    def step(place):
-        return told.sites[place]()
-
     told.sites["step"] = lambda: told.step(delayed=True)
-    assert step("a") + step("a") == "00"
+    assert told.sites["a"]() + told.sites["a"]() == "00"
     # The boundary in the first call of b ends a step of a.
-    assert [step("b") for _ in range(NEW_LOOP + 1)] == [*"0" * NEW_LOOP, "1"]
+    assert [told.sites["b"]() for _ in range(NEW_LOOP + 1)] == [*"0" * NEW_LOOP, "1"]
 
 
 def test_where_slices_begin_is_read(tmp_path):
@@ -174,22 +171,12 @@ def test_no_layer_sees_a_step_of_another_loop(calls):
     assert {kinds.get(row["slice"]) for row in foreign} <= {None}
 
 
-def test_slices_begin_at_a_step(calls):
-    one, repeat, _ = calls(begin_at=BeginAt.parse(12))
-    repeat(40, 5)
-    one.engine.finish()
-    assert plans_of(one) == [(1, 12), (2, 28)]
-    first = next(row for row in one.slices if row["layer"])
-    assert first["first_step"] >= 12
-    assert [one.facts[f"plan_{plan}"]["waits"] for plan in (1, 2)] == [True, False]
-
-
 def test_slices_begin_inside_a_region(calls):
     one, repeat, _ = calls(begin_at=BeginAt.parse("measured"))
     try:
         repeat(40, 5)
         for _ in range(30):
-            with region("measured"):
+            with user_regions.region("measured"):
                 repeat(1, 1)
         repeat(10, 5)
     finally:
@@ -199,24 +186,12 @@ def test_slices_begin_inside_a_region(calls):
     assert {row["plan"] for row in one.slices if row["layer"]} == {2}
 
 
-def test_slices_begin_at_a_line(calls):
-    line = sys._getframe().f_lineno + 3  # that of `repeat(25, 1)`
-    one, repeat, _ = calls(begin_at=BeginAt.parse(f"test_loops.py:{line}", HERE))
-    repeat(40, 5)
-    repeat(25, 1)
-    one.engine.finish()
-    assert plans_of(one) == [(1, 40), (2, 25 - NEW_LOOP)]
-
-
 def test_a_short_step_of_another_loop_is_seen_too(virtual, monkeypatch):
     one, training = virtual("alpha", targets=Targets(settle_s=0.0001, slice_s=0.01))
     monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
 
-    def repeat(count):
-        training.run(milli(*[0.3] * count))
-
-    repeat(400)
-    repeat(300)
+    training.run(milli(*[0.3] * 400))
+    training.run(milli(*[0.3] * 300))
     one.engine.finish()
     # One in eight is looked at, and what lies before it may be of either loop; then each is.
     (first, before), (second, after) = plans_of(one)

@@ -49,16 +49,6 @@ def program(bench, moments):
     return make
 
 
-def test_steps_of_a_loop_are_counted_from_its_beginning_to_its_end(program):
-    made = program(observed(2), observed(3))
-    made.moments.wait(9.0)
-    walls = [0.5, 0.25, 0.75, 2.0, 1.5, 0.125]
-    made.loop("train", walls)
-    made.moments.wait(9.0)
-    # What lies before and after the loop is in no step.
-    assert (made.story, made.walls()) == ("startup d, alpha .., alpha ...", approx(walls))
-
-
 TAILS = ("..", ".", ".")
 
 

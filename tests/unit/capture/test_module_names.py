@@ -43,6 +43,7 @@ def parents(names):
 
 def test_root_and_children_have_paths_and_rows():
     net, names = Net(), ModuleNames()
+    net.encoder[0].bias.requires_grad_(False)
     before = set(vars(net)), set(vars(net.head))
     root = names.root(net, "net")
     assert list(names.by_path) == PATHS
@@ -54,7 +55,8 @@ def test_root_and_children_have_paths_and_rows():
     rows = [named.record() for named in names.by_path.values()]
     names = ("module_id", "path", "label", "type", "instance", "parent_id", "parameters", "aliases")
     values = (3, "Net.encoder.0", None, "Linear", 1, 2, 20, "[]")
-    assert rows[2] == dict(zip(names, values, strict=True))
+    own = {"own_parameters": 20, "own_bytes": 80, "own_trainable": 16}
+    assert rows[2] == {**dict(zip(names, values, strict=True)), **own}
     assert len(RECORDED["modules"].rows(rows)) == 5
     assert (set(vars(net)), set(vars(net.head))) == before
     first, second = Net(), Net()

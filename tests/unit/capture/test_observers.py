@@ -7,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 
 from profstack.capture import observers as under_test
-from profstack.capture.observers import GuardedListener, Observers, error_text
 from profstack.capture.slices import SlicePlan
 from profstack.layer import Artifact, SliceData
 from profstack.storage.folder import Writer
@@ -17,7 +16,7 @@ BOTH = SlicePlan("shared", (("alpha", "timed"), ("beta", "timed")), 1, 4)
 ALONE = SlicePlan("alpha", (("alpha", "timed"),), 1, 4)
 
 
-class Kit(Observers):
+class Kit(under_test.Observers):
     def __init__(self, folder, *layers, writing=(), **options):
         self.folder, self.table = folder, partial(table, folder)
         super().__init__(list(layers), Writer(folder, **dict(writing)), **options)
@@ -81,16 +80,17 @@ def test_what_is_kept_of_a_layer(kit, monkeypatch):
     (wrapper,) = made.wrappers("alpha")
     path, rows = made.folder / "alpha" / "trace.json", {"functions": [{"slice": 0}]}
     # The tool holds what the resident set has grown by: the most of all slices.
-    for data, expected in (
+    quiet, most = "it saw nothing", "4 rows at most"
+    for data, *expected in (
+        (SliceData({"functions": []}, notes=[("quiet", quiet)]), "empty", quiet, None, 700),
         (
-            SliceData({"functions": []}, notes=[("quiet", "it saw nothing")]),
-            ["empty", "it saw nothing", None, 700],
+            SliceData(rows, [Artifact(path, "a viewer")], truncated=most),
+            "recorded",
+            None,
+            most,
+            700,
         ),
-        (
-            SliceData(rows, [Artifact(path, "a viewer")], truncated="4 rows at most"),
-            ["recorded", None, "4 rows at most", 700],
-        ),
-        (SliceData(rows, status="emitted"), ["emitted", None, "4 rows at most", 700]),
+        (SliceData(rows, status="emitted"), "emitted", None, most, 700),
     ):
         made.start(ALONE, 0, 1)
         path.write_text("five!")
@@ -200,10 +200,10 @@ def test_everything_is_off_in_a_forked_child_and_after_a_defect(kit):
     status, reason = made.status().pop("beta")
     assert (status, "ValueError: a defect of ours" in reason) == ("failed", True)
     assert made.status()["alpha"] == ("recorded", None)
-    assert error_text(ValueError("no")) == "ValueError: no"
+    assert under_test.error_text(ValueError("no")) == "ValueError: no"
     with pytest.raises(AttributeError) as caught:
-        error_text(None)
-    assert "(observers.py:" in error_text(caught.value)
+        under_test.error_text(None)
+    assert "(observers.py:" in under_test.error_text(caught.value)
 
 
 def test_a_failed_start_is_undone_and_its_own_error_is_told(kit):
@@ -222,14 +222,8 @@ def test_a_failed_start_is_undone_and_its_own_error_is_told(kit):
     assert len(beta.of("stop")) == 2
 
 
-EVENTS = {
-    "enter": ("module", "Net", None),
-    "leave": ("module", "Net"),
-    "step_ended": (3,),
-    "step_begun": (4,),
-    "enter_apart": (7, "load"),
-    "leave_apart": (7,),
-}
+EVENTS = {"enter": ("module", "Net", None), "leave": ("module", "Net"), "step_ended": (3,)}
+EVENTS |= {"step_begun": (4,), "enter_apart": (7, "load"), "leave_apart": (7,)}
 ALL = list(EVENTS.items())
 
 
@@ -268,7 +262,7 @@ def test_an_error_ends_a_listener_alone_and_a_signals_reaches_the_script(
 ):
     signalled(interrupted)
     first, then, ended = hearing(method), hearing(apart=True), []
-    listener = GuardedListener(first, ended.append, then=then)
+    listener = under_test.GuardedListener(first, ended.append, then=then)
     if interrupted:
         with pytest.raises(TimeoutError):
             tell(listener, method)

@@ -11,6 +11,7 @@ from torch import nn
 from profstack import code_owner
 from profstack.capture.setup_notes import MOST_NAMED, SetupNotes, SetupRecorder
 from profstack.capture.slices import SlicePlan
+from tests.support.commands import fails
 from tests.support.engine import Hears, fields
 
 PLACES = code_owner.Places.of(str(Path(__file__).parent))
@@ -131,16 +132,11 @@ def test_an_optimizer_by_its_class_settings_and_tensors():
     on = ("amsgrad", "weight_decay", "has_fused", "has_foreach")
     off = ("capturable", "differentiable", "maximize", "momentum", "centered")
     sizes = {"tensors": 3, "elements": 32 + 4 + 5, "parameter_bytes": 36 * 4 + 5 * 2}
-    assert found == {
-        "name": "AdamW",
-        "base": "AdamW",
-        **sizes,
-        "sparse_tensors": 0,
-        "devices": ["cpu"],
-        "dtypes": ["float16", "float32"],
-        **dict.fromkeys(on, True) | dict.fromkeys(off, False),
-        **dict.fromkeys(("fused", "foreach", "nesterov")),
-    }
+    sizes["sparse_tensors"] = 0
+    words = {"name": "AdamW", "base": "AdamW", "devices": ["cpu"], "dtypes": ["float16", "float32"]}
+    flags = dict.fromkeys(on, True) | dict.fromkeys(off, False)
+    unset = dict.fromkeys(("fused", "foreach", "nesterov"))
+    assert found == words | sizes | flags | unset
     first, second = nn.Linear(2, 2), nn.Linear(2, 2)
     first(second(torch.randn(1, 2))).sum().backward()
     groups = [{"params": each.parameters()} for each in (first, second)]
@@ -226,10 +222,7 @@ def test_only_first_slices_are_listened_in_and_an_error_ends_the_notes_alone(mon
     steps = [{name: notes["steps"] for name, notes in each.items()} for each in written]
     assert steps == [{"setup_1": 1}, {"setup_1": 2}, {"setup_2": 1}]
 
-    def broken(self, kind, name, module):
-        raise ValueError("no such thing")
-
-    monkeypatch.setattr(SetupNotes, "enter", broken)
+    monkeypatch.setattr(SetupNotes, "enter", fails(ValueError("no such thing")))
     beside = setup.beside(told, sliced(1), 3)
     for _ in range(2):
         beside.enter("backward", "backward")

@@ -86,15 +86,13 @@ def test_threads_by_kind_and_name(system, monkeypatch):
         system.threads |= {68: 0.6, 69: 0.9}
 
     found = {
-        ("main", "MainThread"): (1, 0.5, 0.75),
+        ("main", "MainThread"): (1, 0.5, 0.75), ("other", "augment"): (2, 1.0, None),
         ("profstack", "sampler of the watch"): (1, 0.01, None),
-        ("other", "augment"): (2, 1.0, None),
-        ("backward", "pt_autograd_0"): (1, 0.125, None),
-        ("native", "pool"): (2, 0.3 + 0.6, None),
+        ("backward", "pt_autograd_0"): (1, 0.125, None), ("native", "pool"): (2, 0.3 + 0.6, None),
         ("native", UNNAMED): (1, 0.0625, None),
         ("DataLoader pin memory", "pt_data_pin"): (2, 0.6, None),
         ("other", ENDED_THREADS): (None, 4.0 - 2.5975 - 0.6, None),
-    }
+    }  # fmt: skip
     rows = {(kind, name): rest for kind, name, *rest in taken(work)}
     assert rows == {
         key: [0, each[0], pytest.approx(each[1]), each[2]] for key, each in found.items()

@@ -162,14 +162,10 @@ def test_layers_get_a_process_of_their_own_beside_compiled_code(processes):
     assert run_facts()["run"]["signal"] == 11
 
 
-def test_a_recording_says_why_it_has_no_layers_and_peaks_are_of_the_torch_layer(
-    processes, monkeypatch
-):
+def test_why_there_are_no_layers_and_peaks_are_of_the_torch_layer(processes, monkeypatch):
     given = []
-    monkeypatch.setattr(
-        "profstack.launch.peaks.keep_peaks",
-        lambda folder, *, measure, tell: given.append((measure, tell is not None)),
-    )
+    keep = lambda folder, *, measure, tell: given.append((measure, tell is not None))  # noqa: E731
+    monkeypatch.setattr("profstack.launch.peaks.keep_peaks", keep)
     for words, left, why, measured, told in (
         *(("", True, None, True, True), ("-q", True, None, True, False)),
         *(("--no-peaks", True, None, False, True), ("--layers flops", True, None, False, True)),

@@ -131,12 +131,10 @@ def test_packages_that_are_absent_or_broken(probes):
         return check.state, check.required, check.version, check.install
 
     expected = {name: ("works", name == "jinja2", "2.5", None) for name in probes.packages}
-    assert {name: found(name) for name in probes.packages} == expected | {
-        "pandas": ("fails", True, None, "pip install pandas"),
-        "numpy": ("fails", True, "1.0", "pip install numpy"),
-        "rich": ("absent", False, None, "pip install rich"),
-        "snakeviz": ("fails", False, "1.0", "pip install snakeviz"),
-    }
+    bad = {"pandas": ("fails", True, None), "numpy": ("fails", True, "1.0")}
+    bad |= {"rich": ("absent", False, None), "snakeviz": ("fails", False, "1.0")}
+    expected |= {name: (*each, f"pip install {name}") for name, each in bad.items()}
+    assert {name: found(name) for name in probes.packages} == expected
 
 
 def test_the_device_is_stated(probes):

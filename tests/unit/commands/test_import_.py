@@ -73,9 +73,7 @@ def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, 
     assert not {"\x1b", "\x07"} & set(said.replace(str(tmp_path), ""))
 
 
-def test_the_options_reach_the_exporter_and_the_page_is_opened_when_asked(
-    source, tmp_path, monkeypatch
-):
+def test_options_reach_the_exporter_and_the_page_is_opened(source, tmp_path, monkeypatch):
     opened, asked = [], []
     monkeypatch.setattr(import_, "open_page", opened.append)
     monkeypatch.setattr(tool, "sqlite_of", lambda *_, nsys_path: asked.append(nsys_path) or source)

@@ -99,9 +99,7 @@ def test_what_measures_in_the_background_knows_of_the_run(script, tmp_path, monk
     assert "leave it in --layers" in refused(capsys, *words)
 
 
-def test_an_interrupt_ends_us_by_the_signal_and_a_page_that_fails_changes_no_code(
-    script, monkeypatch, capsys
-):
+def test_an_interrupt_ends_us_and_a_failing_page_changes_no_code(script, monkeypatch, capsys):
     done = []
     with monkeypatch.context() as patched:
         patched.setattr(run_command.signal, "signal", lambda *given: done.append(given))
@@ -238,13 +236,10 @@ def test_a_script_without_torch_leaves_a_recording_that_says_so(script, capsys):
 def test_the_page_is_opened_and_peaks_are_measured_after_it(script, monkeypatch, capsys):
     opened, begun = [], []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    monkeypatch.setattr(
-        "profstack.launch.peaks.keep_peaks", lambda folder, *, measure, later: measure and later
-    )
-    monkeypatch.setattr(
-        "profstack.launch.background_peaks.begin",
-        lambda folder: begun.append(len(script.pages)) or len(begun) < 3,
-    )
+    keep = lambda folder, *, measure, later: measure and later  # noqa: E731
+    monkeypatch.setattr("profstack.launch.peaks.keep_peaks", keep)
+    begin = lambda folder: begun.append(len(script.pages)) or len(begun) < 3  # noqa: E731
+    monkeypatch.setattr("profstack.launch.background_peaks.begin", begin)
     # Begun once the page is written; the third time no process could be started.
     for words, pages, told in (
         *(("", [1], True), ("--no-peaks", [1], False), ("--skip torch", [1], False)),
@@ -287,9 +282,8 @@ def test_a_run_under_nsys_is_refused_where_there_can_be_none(script, monkeypatch
         with monkeypatch.context() as patched:
             patched.setenv(variable, "0")
             assert said in refused(capsys, "run", "--nsys", "-o", "rec", *words.split())
-    assert "--light chooses the layers" in refused(
-        capsys, "run", "--light", "--skip", "torch", "x.py"
-    )
+    light = ("run", "--light", "--skip", "torch", "x.py")
+    assert "--light chooses the layers" in refused(capsys, *light)
     assert script.starts == []
 
 
@@ -304,8 +298,7 @@ def test_the_capture_takes_what_steps_there_are():
         first = {**given, "targets": {**vars(Targets()), "slice_steps": slice_steps}}
         capture = {"warmup": warmup, "steps": steps}
         assert run_command.second_options(first, run_command.FirstRun(ran, False, True, "")) == {
-            **first, **changed, "capture": capture, "lockstep": True,
-        }  # fmt: skip
+            **first, **changed, "capture": capture, "lockstep": True}  # fmt: skip
 
 
 def recording(folder, **facts):

@@ -11,6 +11,7 @@ from profstack.report import files
 from tests.support.commands import make_recording, refuses
 from tests.support.overview import add_verdict, finding
 from tests.support.reports import build
+from tests.support.tables import rows_of
 
 
 @pytest.fixture
@@ -76,9 +77,8 @@ def test_a_table_is_ordered_by_weight_and_cut(show):
 
 
 def test_figures_fall_and_texts_and_numbers_of_places_rise(show):
-    assert show("--table functions --sort self", "json") == show(
-        "--table functions --sort self_s", "json"
-    )
+    short, whole = (f"--table functions --sort {name}" for name in ("self", "self_s"))
+    assert show(short, "json") == show(whole, "json")
     columns = ("operators calibrated_s falls", "operators name", "steps index", "lines line")
     for words in (*columns, "functions calls falls"):
         table, column, *falls = words.split()
@@ -94,10 +94,8 @@ def test_figures_fall_and_texts_and_numbers_of_places_rise(show):
 
 
 def test_a_table_of_another_layer_is_known_by_the_report(show, recording, capsys):
-    columns = [
-        {"name": name, "type": kind, "sense": sense, "meaning": "m"}
-        for name, kind, sense in (("file", "TEXT", None), ("hits", "REAL", "counted"))
-    ]
+    kinds = (("file", "TEXT", None), ("hits", "REAL", "counted"))
+    columns = rows_of("name type sense", *kinds, meaning="m")
     table = {"name": "entries", "columns": columns, "layer": "own"}
     rows = [{"file": "a", "hits": 2.0}, {"file": "b", "hits": 5.0}]
     report = {**build(), "layer_tables": [{**table, "rows": rows}]}

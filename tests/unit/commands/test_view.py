@@ -77,8 +77,7 @@ def test_the_recording_is_served_until_ctrl_c(recording, capsys, opened, monkeyp
 @pytest.mark.parametrize(("waits", "code", "terminated"), [
     ([KeyboardInterrupt(), 0], 0, False),
     ([KeyboardInterrupt(), subprocess.TimeoutExpired("snakeviz", 3)], 0, True),
-    ([SystemExit(143)], 143, True),
-])  # fmt: skip
+    ([SystemExit(143)], 143, True)])  # fmt: skip
 def test_snakeviz_ends_with_us(recording, monkeypatch, capsys, waits, code, terminated):
     made, folder = SimpleNamespace(terminated=False, running=True), recording / "cprofile"
 

@@ -96,12 +96,10 @@ def test_recompiling_by_length_is_told_with_the_dimension_and_what_one_for_all_s
     assert varying_size([version(guard) for guard in guards[:3]]).sizes == {16, 24, 40, 48}
 
 
-@cases(
-    "is_found guards",
-    *((1, ["L['n'] == 1", "L['n'] == 2"]), (0, ["L['n'] == 1", "L['m'] == 2", "L['k'] == 3"])),
-    (1, ["L['n'] == 1", "L['m'] == 2", "L['k'] == 3", "grad_mode"]),
-    *((0, [None, None, None]), (1, [None, None, None, None])),
-)
+@cases("is_found guards",
+       *((1, ["L['n'] == 1", "L['n'] == 2"]), (0, ["L['n'] == 1", "L['m'] == 2", "L['k'] == 3"])),
+       (1, ["L['n'] == 1", "L['m'] == 2", "L['k'] == 3", "grad_mode"]),
+       *((0, [None, None, None]), (1, [None, None, None, None])))  # fmt: skip
 def test_the_same_guard_twice_or_four_in_all_are_too_many(made, guards, is_found):
     made.compile(0, wall_s=3.0)
     for at, guard in enumerate(guards):

@@ -51,17 +51,15 @@ def by_cprofile(*rows):
     return {"ranges": (), "tables": {"functions": functions}}
 
 
-@cases(
-    "wait_ms load_ms changes",
-    # Of the traced wait four fifths are the loader's.
-    *((5, 4, {}), (3, 2.4, {"share": 0.3}), (5, 2.5, {"ranges": ((0.5, 1), (0.75, 1.5))})),
-    # Of several batches the later ones are waited for within the step.
-    *((5, 5, {"ranges": ((1, 7),)}), (5, 5, {"ranges": ((1.4, 8),)})),
-    *((6.4, 6.4, {"ranges": ((1.5, 8),)}), (10, 10, {"ranges": ((4, 30),)})),
-    # Without the torch layer's ranges it is cProfile's slowest loader, at clean speed.
-    *((5, 3, by_cprofile((6, 0.5))), (5, 5, by_cprofile((60, 0.5)))),
-    *((5, 3.6, by_cprofile((6, 0.5), (4, 0.9))), (5, 5, {"ranges": ((4, 6),)})),
-)
+@cases("wait_ms load_ms changes",
+       # Of the traced wait four fifths are the loader's.
+       *((5, 4, {}), (3, 2.4, {"share": 0.3}), (5, 2.5, {"ranges": ((0.5, 1), (0.75, 1.5))})),
+       # Of several batches the later ones are waited for within the step.
+       *((5, 5, {"ranges": ((1, 7),)}), (5, 5, {"ranges": ((1.4, 8),)})),
+       *((6.4, 6.4, {"ranges": ((1.5, 8),)}), (10, 10, {"ranges": ((4, 30),)})),
+       # Without the torch layer's ranges it is cProfile's slowest loader, at clean speed.
+       *((5, 3, by_cprofile((6, 0.5))), (5, 5, by_cprofile((60, 0.5)))),
+       *((5, 3.6, by_cprofile((6, 0.5), (4, 0.9))), (5, 5, {"ranges": ((4, 6),)})))  # fmt: skip
 def test_loading_is_the_loaders_part_of_the_wait(wait_ms, load_ms, changes):
     assert [*loading_of(**changes)[:3]] == near(STEP_S, wait_ms * MS, load_ms * MS)
 
@@ -84,15 +82,13 @@ def test_times_of_processes_are_of_a_mean_step_and_loading_of_the_median():
         assert loading_of(parts={"environment": environment}).cores == cores
 
 
-@cases(
-    "waits processes",
-    # Of 4 ms of loading the thread had no CPU for more than half; lacking a core is no waiting.
-    "True off_cpu_s=2.05; False off_cpu_s=1.95; False off_cpu_s=3,no_core_s=1.1",
-    # Workers that are busy for less than half, unless they lack a core themselves.
-    "True workers=3,worker_cpu_s=14.9; False workers=3,worker_cpu_s=15.1",
-    "True workers=3,worker_cpu_s=6,no_core_s=.95; False workers=3,worker_cpu_s=6,no_core_s=1.05",
-    "False workers=3,off_cpu_s=4",
-)
+@cases("waits processes",
+       # Of 4 ms of loading the thread had no CPU for more than half; lacking a core is no waiting.
+       "True off_cpu_s=2.05; False off_cpu_s=1.95; False off_cpu_s=3,no_core_s=1.1",
+       # Workers that are busy for less than half, unless they lack a core themselves.
+       "True workers=3,worker_cpu_s=14.9; False workers=3,worker_cpu_s=15.1",
+       "True workers=3,worker_cpu_s=6,no_core_s=.95; False workers=3,worker_cpu_s=6,no_core_s=1.05",
+       "False workers=3,off_cpu_s=4")  # fmt: skip
 def test_loading_without_a_cpu_is_waiting(waits, processes):
     assert loading_of(step_s=10, **processes).is_waiting is waits
 
@@ -287,16 +283,14 @@ def test_a_function_whose_result_is_taken_makes_the_batch(name, texts, is_found)
     assert [(each["file"], each["line"]) for each in found] == [(TRAIN, 5)] * is_found
 
 
-@cases(
-    "ms share factor away clean",
-    # Half of the wait of 5.5 ms, a quarter of the step; a fifth longer is about as long.
-    "3.45 .55 1 .2 2.76; 3.42 .55 1 .2 None; 3.13 .26 1 .2 2.504; 3.12 .26 1 .2 None",
-    "3.12 .249 1 .2 None; 5.98 .4 1 .2 4; 6.02 .4 1 .2 None",
-    # Python that cProfile slowed beyond the wait has all of it; 4.8 ms are too many.
-    "8.75 .4 3 .2 4; 8.75 .4 1 .2 None; 8.75 .4 3 2.4 None; 8.75 .4 3 None None",
-    # Elsewhere 4 ms of the step are as much as it takes there, 8 ms slowed twice.
-    "10 .4 2 3.9 4; 10 .4 2 4 None",
-)
+@cases("ms share factor away clean",
+       # Half of the wait of 5.5 ms, a quarter of the step; a fifth longer is about as long.
+       "3.45 .55 1 .2 2.76; 3.42 .55 1 .2 None; 3.13 .26 1 .2 2.504; 3.12 .26 1 .2 None",
+       "3.12 .249 1 .2 None; 5.98 .4 1 .2 4; 6.02 .4 1 .2 None",
+       # Python that cProfile slowed beyond the wait has all of it; 4.8 ms are too many.
+       "8.75 .4 3 .2 4; 8.75 .4 1 .2 None; 8.75 .4 3 2.4 None; 8.75 .4 3 None None",
+       # Elsewhere 4 ms of the step are as much as it takes there, 8 ms slowed twice.
+       "10 .4 2 3.9 4; 10 .4 2 4 None")  # fmt: skip
 def test_a_function_has_most_of_the_wait_and_of_the_step(ms, share, factor, away, clean):
     found = starved(own_batches(ms=ms, share=share, away=away), factor)
     times = [each["evidence"][1]["clean_s"] for each in found]

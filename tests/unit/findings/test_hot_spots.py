@@ -35,15 +35,11 @@ def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, c
     loader = {"source": "torch", "path": ASKED, "calls": batches, "wall_s": 1.875 * MS * batches}
     known = {"calls": lines_run, "operator_s": on_lines_s, "python_s": 0.1 * MS, "file": file}
     report = report_of(
-        **more,
-        functions=functions,
-        calls=edges,
+        **more, functions=functions, calls=edges,
         steps=[{"index": 3, "wait_s": wait_s, "wall_s": made.STEP_S}],
         modules=[{"path": "(wait)", "self_s": 1.5 * MS * batches, "calibrated_s": wait_s}],
-        regions=[loader] if batches else [],
-        lines=[made.line(6, "a @ b", **known)],
-        operators=[{"name": "x", "self_s": TRACED_S - outside_ms * MS}],
-    )
+        regions=[loader] if batches else [], lines=[made.line(6, "a @ b", **known)],
+        operators=[{"name": "x", "self_s": TRACED_S - outside_ms * MS}])  # fmt: skip
     costs = {"python": {"inner_s": 7.0, "outer_s": 7.0}, "bytecode_factor": factor}
     costs = {COST: costs | {"builtin": {"inner_s": INNER_S, "outer_s": 1.0}}}
     recording = made.recorded(costs if cost else {})
@@ -153,14 +149,10 @@ def alone(flop=None):
 
 
 # Its work may be what is not counted: an LSTM's, say.
-@cases(
-    "bytes_share flop uncounted is_found",
-    ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 240. 0. 0; .05 None .1 0",
-    ".05 50. .1 1; 0. None 0. 0",
-)
-def test_a_module_without_equals_has_a_fifth_of_its_times_share_of_work(
-    bytes_share, flop, uncounted, is_found
-):
+@cases("bytes_share flop uncounted is_found",
+       ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 240. 0. 0; .05 None .1 0",
+       ".05 50. .1 1; 0. None 0. 0")  # fmt: skip
+def test_a_module_without_equals_has_less_work(bytes_share, flop, uncounted, is_found):
     points = [("step", "step", 1000.0, 2000.0), ("module", "Net.norm", 0.0, 2000 * bytes_share)]
     found = judged(alone(flop), points, uncounted=uncounted)
     assert len(found) == is_found

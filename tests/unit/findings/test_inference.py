@@ -61,9 +61,8 @@ def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
     assert len(inferred(backward=1, slice=3)) == 1, "another plan's pass"
     none = [{"phase": "train"}, {"phase": None}, {"backward_passes": 1}, {"backward": 1}]
     none += [{"calls": None}, {"calls": QUIET}, {"calls": QUIET | {"nodes": None}}]
-    assert [
-        inferred(**each) for each in [*none, {"calls": QUIET, "training_dropouts": DROPOUTS}]
-    ] == [[]] * 8
+    none += [{"calls": QUIET, "training_dropouts": DROPOUTS}]
+    assert [inferred(**each) for each in none] == [[]] * 8
     (told,) = inferred(calls=QUIET, training_norms=NORMS)
     assert of(told, "severity module gain_s") == ["high", "Net.0", None]
     assert ("7 layers" in told["title"], len(links(told))) == (True, 5)
@@ -119,9 +118,8 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
     assert of(told, "slug gain_s line") == near("no-kv-cache", 12 * 0.5 * MS, 7)
     assert of(told["evidence"][0], "calls per_token_s longest_tokens") == near(17, 0.5 * MS, 21)
     for steps, is_found in (
-        (growing(7), False), (growing(8), True), (growing(17, 5), True), (growing(17, 6), False),
-        ([("17", MS, "clean")] * 20, False),
-    ):  # fmt: skip
+            (growing(7), False), (growing(8), True), (growing(17, 5), True),
+            (growing(17, 6), False), ([("17", MS, "clean")] * 20, False)):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
     # Of three lengths, or of times that scatter as much as they grow, there is no line.
@@ -153,9 +151,7 @@ def test_many_requests_of_one_item_each_could_be_one_call(count, batch, is_found
     "unused padded gain_share is_found",
     "200 300 .2 True; 199 399 0 False; 199 400 .199 True; 99 500 None True; 0 400 None True",
 )
-def test_padding_is_found_behind_the_longest_row_or_in_most_of_all(
-    unused, padded, gain_share, is_found
-):
+def test_padding_behind_the_longest_row_or_in_most_of_all(unused, padded, gain_share, is_found):
     modules = rows_of("path depth parameters forward_s backward_s", ("Net", 0, 9, 2 * MS, 4 * MS),
                       ("Net.a", 1, 9, MS, MS), ("(loss)", 0, None, MS, MS))  # fmt: skip
     noted = {"inputs": 3, "tokens": 1000, "padded": padded, "unused": unused}

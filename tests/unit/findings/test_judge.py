@@ -45,14 +45,11 @@ def test_findings_are_of_the_same_time_where_they_meet():
     for tables, expected in ((rows, both), ({}, [set(), set()])):
         assert overlaps(told("python-hot-spot", MAKE), told("data-starved"), **tables) == expected
     findings = [
-        told("python-hot-spot", MAKE),
-        told("forced-synchronisation", place=line(6)),
-        told("forced-synchronisation", place=line(10)),
-        told("small-operators", module="Net.heads"),
+        told("python-hot-spot", MAKE), told("forced-synchronisation", place=line(6)),
+        told("forced-synchronisation", place=line(10)), told("small-operators", module="Net.heads"),
         told("module-dominates", module="Net.heads.0.fc"),
         told("small-operators", module="Net.head", place=line(10)),
-        told("unfused-optimizer", MAKE, module="Net.heads", place=line(6)),
-    ]
+        told("unfused-optimizer", MAKE, module="Net.heads", place=line(6))]  # fmt: skip
     rows = [{"file": TRAIN, "line": 6, "module": "Net.heads.0"}, {"file": TRAIN, "line": 6}]
     expected = ["forced-synchronisation small-operators", "python-hot-spot small-operators"]
     expected += ["small-operators", "python-hot-spot forced-synchronisation module-dominates"]
@@ -104,11 +101,8 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     assert slugs == [["python-hot-spot"], ["findings-failed"]]
 
 
-@cases(
-    "table",
-    "modules; operators; kernels; functions; calls; lines; module_lines",
-    "regions; gaps; launches; flops; steps; memory_owners",
-)
+@cases("table", "modules; operators; kernels; functions; calls; lines; module_lines",
+       "regions; gaps; launches; flops; steps; memory_owners")  # fmt: skip
 def test_no_family_falls_over_what_a_recording_lacks(recorded, table):
     whole = made.completed(full())
     rows = whole["tables"][table]

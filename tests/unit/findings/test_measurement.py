@@ -56,10 +56,10 @@ def thirds(last_s, count=30):
     return [0.050] * (count - 2 * part) + [0.002, *[0.010] * (part - 2), 0.5] + [last_s] * part
 
 
-@cases(
-    "last_s word",
-    ".01201 slower; .01199 None; .0135 slower; .0112 None; .00799 faster; .00801 None",
-)
+LAST = ".01201 slower; .01199 None; .0135 slower; .0112 None; .00799 faster; .00801 None"
+
+
+@cases("last_s word", LAST)
 def test_the_last_third_differs_by_a_fifth_from_the_one_before(last_s, word):
     found = unsettled(thirds(last_s, 32))
     assert len(found) == (word is not None)
@@ -74,7 +74,9 @@ def test_the_last_third_differs_by_a_fifth_from_the_one_before(last_s, word):
 def test_what_is_no_trend_of_unobserved_steps_is_no_finding():
     for kind in ("settle", "clean", "watch"):
         assert len(unsettled(thirds(0.02), kind=kind)) == 1
-    none = [{"walls": thirds(0.02, count)} for count in (29, 15)] + [
+    none = [
+        {"walls": thirds(0.02, 29)},
+        {"walls": thirds(0.02, 15)},
         {"step_s": None},
         {"parts": {}},
     ]

@@ -177,22 +177,20 @@ def test_a_leak_under_the_watch_is_found_in_the_swing_of_its_steps(tmp_path):
     assert short.findings() == []
 
 
-@cases(
-    "rows lines",
-    # Of lines that took about as much the one that keeps it comes first, then the nearest.
-    ([(5, "z = make()", 0.5), (8, "losses.append(loss)", 0.3)], [8, 5]),
-    ([(5, "z = make()", 0.5), (8, "y = make()", 0.3), (9, "x = make()", 0.9)], [5, 8, 9]),
-    # From a quarter to four times the growth.
-    ([(5, "a = f()", 0.126), (6, "b = f()", 0.124), (7, "c = f()", 1.99)], [5, 7]),
-    ([(5, "a = f()", 2.01), (6, "b = f()", 0.4)], [6]),
-    # What another line gives back, give or take a tenth, is not kept.
-    ([(5, "y = f()", 0.5), (6, "back()", -0.55), (7, "z = f()", 0.3)], [7]),
-    ([(5, "kept.append(f())", 0.5), (6, "back()", -0.5), (7, "z = f()", 0.5)], [5]),
-    # All lines together took less than a quarter of the growth.
-    ([(5, "y = f()", 0.5), (6, "back()", -0.38)], []),
-    ([(5, "a()", 0.5), (6, "b()", 0.51), (7, "c()", 0.52), (8, "d()", 0.53)], [5, 6, 7]),
-    ("rss", [5]),
-)
+@cases("rows lines",
+       # Of lines that took about as much the one that keeps it comes first, then the nearest.
+       ([(5, "z = make()", 0.5), (8, "losses.append(loss)", 0.3)], [8, 5]),
+       ([(5, "z = make()", 0.5), (8, "y = make()", 0.3), (9, "x = make()", 0.9)], [5, 8, 9]),
+       # From a quarter to four times the growth.
+       ([(5, "a = f()", 0.126), (6, "b = f()", 0.124), (7, "c = f()", 1.99)], [5, 7]),
+       ([(5, "a = f()", 2.01), (6, "b = f()", 0.4)], [6]),
+       # What another line gives back, give or take a tenth, is not kept.
+       ([(5, "y = f()", 0.5), (6, "back()", -0.55), (7, "z = f()", 0.3)], [7]),
+       ([(5, "kept.append(f())", 0.5), (6, "back()", -0.5), (7, "z = f()", 0.5)], [5]),
+       # All lines together took less than a quarter of the growth.
+       ([(5, "y = f()", 0.5), (6, "back()", -0.38)], []),
+       ([(5, "a()", 0.5), (6, "b()", 0.51), (7, "c()", 0.52), (8, "d()", 0.53)], [5, 6, 7]),
+       ("rss", [5]))  # fmt: skip
 def test_the_line_is_the_likeliest_of_those_that_took_about_as_much(tmp_path, rows, lines):
     made, is_rss = Growing(tmp_path), rows == "rss"
     rows = [(5, "y = model(x)", 0.5)] if is_rss else rows
@@ -238,13 +236,11 @@ def test_growth_in_all_is_more_than_a_limit(tmp_path, column, factor, is_found):
 
 
 # Steady, swinging, once, in the warm-up, too little, in evaluation, ever slower.
-@cases(
-    "script swing",
-    *((lambda step: 0.0, 0), (lambda step: 0.0, 300 * MIB), (lambda step: 300.0 * step, 0)),
-    *((lambda step: 500 * MIB * (step > 800), 0), (lambda step: min(step, 700) * MIB, 0)),
-    (lambda step: 100 * MIB * (step % 200 < 5), 0),
-    (lambda step: 50 * MIB * math.log1p(step), 0),
-)
+@cases("script swing",
+       *((lambda step: 0.0, 0), (lambda step: 0.0, 300 * MIB), (lambda step: 300.0 * step, 0)),
+       *((lambda step: 500 * MIB * (step > 800), 0), (lambda step: min(step, 700) * MIB, 0)),
+       (lambda step: 100 * MIB * (step % 200 < 5), 0),
+       (lambda step: 50 * MIB * math.log1p(step), 0))  # fmt: skip
 def test_no_false_alarm(tmp_path, script, swing):
     made = Growing(tmp_path, script, leaves=13 * MIB)
     made.slices()

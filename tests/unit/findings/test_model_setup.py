@@ -63,17 +63,15 @@ SGD = "base=SGD,weight_decay=False,parameter_bytes"
 
 # The operators' 3 ms are calls with their Python, of which a share is left and six calls come
 # anew, or passes over memory: 20 MB at 10 GB/s are 2 ms.
-@cases(
-    "moved called left streamed kept changes",
-    "1 4 .17 0 0 parameter_bytes=1; 1 4 .19 0 0 parameter_bytes=1,base=Adam",
-    f"1 4 .31 0 0 parameter_bytes=1,base=Adagrad; 1 4 .38 0 0 {SGD}=1",
-    f"1 4 .2 0 0 {SGD}=1,momentum=True; 1 4 .2 0 0 base=SGD,parameter_bytes=1",
-    "20e6 1.6 .17 2 .35 -; 20e6 1.6 .17 2 .45 amsgrad=True; 20e6 1.6 .17 2 .7 calls=6",
-    "20e6 1.6 .17 2 .35 calls=None; 20e6 1.6 .31 2 .25 base=Adagrad",
-    f"20e6 1.6 .38 2 .15 {SGD}=1e6; 20e6 1.6 .2 2 .25 {SGD}=1e6,momentum=True",
-    # Bytes that would take longer take no longer; fewer than are needed save nothing.
-    "100e6 0 0 3 .35 parameter_bytes=5e6; 20e6 1.6 .17 2 1 parameter_bytes=5e6",
-)
+@cases("moved called left streamed kept changes",
+       "1 4 .17 0 0 parameter_bytes=1; 1 4 .19 0 0 parameter_bytes=1,base=Adam",
+       f"1 4 .31 0 0 parameter_bytes=1,base=Adagrad; 1 4 .38 0 0 {SGD}=1",
+       f"1 4 .2 0 0 {SGD}=1,momentum=True; 1 4 .2 0 0 base=SGD,parameter_bytes=1",
+       "20e6 1.6 .17 2 .35 -; 20e6 1.6 .17 2 .45 amsgrad=True; 20e6 1.6 .17 2 .7 calls=6",
+       "20e6 1.6 .17 2 .35 calls=None; 20e6 1.6 .31 2 .25 base=Adagrad",
+       f"20e6 1.6 .38 2 .15 {SGD}=1e6; 20e6 1.6 .2 2 .25 {SGD}=1e6,momentum=True",
+       # Bytes that would take longer take no longer; fewer than are needed save nothing.
+       "100e6 0 0 3 .35 parameter_bytes=5e6; 20e6 1.6 .17 2 1 parameter_bytes=5e6")  # fmt: skip
 def test_fusing_saves_calls_and_passes_over_memory(moved, called, left, streamed, kept, changes):
     (told,) = unfused(optimizer(**changes), operators=stepping(moved))
     gain_ms = called * (1 - left - 6 / 1000) + streamed * (1 - kept)
@@ -147,15 +145,12 @@ def test_other_work_in_the_few_traced_steps_is_not_the_optimizers(total_ms, shar
     assert [each["evidence"][0]["step_share"] for each in told] == near(share, 0.4)
 
 
-@cases(
-    "word operators others without",
-    ("lists", [*stepping(), operator("aten::_foreach_lerp_")], [], {}),
-    ("bandwidth", stepping(), [], {"roofline": None}),
-)
-def test_a_gain_that_is_not_known_says_why(word, operators, others, without):
-    report = report_of(operators, optimizers=[optimizer(), *others]) | without
-    (told,) = unfused_optimizer(None, report)
-    assert (told["gain_s"], word in told["gain_reason"]) == (None, True)
+def test_a_gain_that_is_not_known_says_why():
+    lists = report_of([*stepping(), operator("aten::_foreach_lerp_")], optimizers=[optimizer()])
+    without = report_of(stepping(), optimizers=[optimizer()]) | {"roofline": None}
+    for word, report in (("lists", lists), ("bandwidth", without)):
+        (told,) = unfused_optimizer(None, report)
+        assert (told["gain_s"], word in told["gain_reason"]) == (None, True)
 
 
 GATHERING = "(gradient accumulation)"
@@ -170,11 +165,9 @@ def zeroing(shape="[[100]]", module="(zero_grad)", calls=4.0, of=4.0):
 
 
 def test_zeroing_costs_itself_and_the_additions():
-    lines = [
-        line(3, "loss.backward()  # .zero_() comes later", python_s=9 * MS),
-        line(4, "optimizer.zero_grad(set_to_none=False)", python_s=2 * MS),
-        line(5, "optimizer.zero_grad()", python_s=9 * MS, own=False),
-    ]
+    lines = [line(3, "loss.backward()  # .zero_() comes later", python_s=9 * MS)]
+    lines += [line(4, "optimizer.zero_grad(set_to_none=False)", python_s=2 * MS)]
+    lines += [line(5, "optimizer.zero_grad()", python_s=9 * MS, own=False)]
     for module in ("(zero_grad)", None):
         report = report_of(zeroing(module=module), tables={"lines": lines})
         (told,) = zero_grad_to_zeros(None, report)
@@ -188,14 +181,12 @@ def test_zeroing_costs_itself_and_the_additions():
         assert links(told)[:2] == ["operators/aten::zero_", f"modules/{GATHERING}"]
 
 
-@cases(
-    "rows gain_ms",
-    # Half of the parameters: all of the zeros, and half of the additions.
-    *((zeroing(calls=2.0), 0.1 + 0.15), (zeroing(calls=1.9), None)),
-    # More zeros than gradients: four of five.
-    *((zeroing(calls=5.0), 0.08 + 0.3), (zeroing()[:1], None), (zeroing()[1:], None)),
-    ([zeroing()[0] | {"shapes": "[[99]]"}, *zeroing()[1:]], None),
-)
+@cases("rows gain_ms",
+       # Half of the parameters: all of the zeros, and half of the additions.
+       *((zeroing(calls=2.0), 0.1 + 0.15), (zeroing(calls=1.9), None)),
+       # More zeros than gradients: four of five.
+       *((zeroing(calls=5.0), 0.08 + 0.3), (zeroing()[:1], None), (zeroing()[1:], None)),
+       ([zeroing()[0] | {"shapes": "[[99]]"}, *zeroing()[1:]], None))  # fmt: skip
 def test_only_zeros_that_are_added_to_count(rows, gain_ms):
     gains = [] if gain_ms is None else near(gain_ms * 0.8 * MS)
     assert [each["gain_s"] for each in zero_grad_to_zeros(None, report_of(rows))] == gains
@@ -255,16 +246,10 @@ def test_products_at_full_precision_lose_the_ratio_of_the_peaks():
     # A twentieth of the step in products; a device that can, and does not already.
     for scale, is_found in ((0.1001, 1), (0.0999, 0)):
         assert len(multiplied(scale)) == is_found
-    lists = [
-        [{"device": {"capability": at}} for at in each] for each in ([[8, 0], [10, 0]], [[7, 5]])
-    ]
-    lists[1] += [{"device": None}, {"tf32_products": True}, {"tf32_products": None}]
-    found = [[len(multiplied(**noted)) for noted in each] for each in lists]
-    assert found == [[1, 1], [0, 0, 0, 0]]
-    switches = {
-        "tf32_products": "mm baddbmm _scaled_dot_product_efficient_attention",
-        "tf32_convolutions": "cudnn_convolution Conv_backward",
-        None: "add mm_special",
-    }
+    noted = [{"device": {"capability": at}} for at in ([8, 0], [10, 0], [7, 5])]
+    noted += [{"device": None}, {"tf32_products": True}, {"tf32_products": None}]
+    assert [len(multiplied(**each)) for each in noted] == [1, 1, 0, 0, 0, 0]
+    switches = {"tf32_products": "mm baddbmm _scaled_dot_product_efficient_attention"}
+    switches |= {"tf32_convolutions": "cudnn_convolution Conv_backward", None: "add mm_special"}
     for switch, names in switches.items():
         assert {model_setup.switch_of(f"aten::{name}") for name in names.split()} == {switch}

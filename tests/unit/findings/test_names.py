@@ -86,13 +86,11 @@ def pad_batch(rows): ...
 """
 
 
-@cases(
-    "more expected",
-    ("", ["Rows.__getitem__ (train.py:6)", "collate_fn pad_batch (train.py:7)"]),
-    ("DataLoader(Rows(9), num_workers=2, collate_fn=self.pad_batch)", 2),
-    *(("DataLoader(train, collate_fn=other)", 2), ("DataLoader(train, num_workers=2)", 0)),
-    ("DataLoader(Others(), num_workers=2, collate_fn=pad_batch)", 0),
-)
+@cases("more expected",
+       ("", ["Rows.__getitem__ (train.py:6)", "collate_fn pad_batch (train.py:7)"]),
+       ("DataLoader(Rows(9), num_workers=2, collate_fn=self.pad_batch)", 2),
+       *(("DataLoader(train, collate_fn=other)", 2), ("DataLoader(train, num_workers=2)", 0)),
+       ("DataLoader(Others(), num_workers=2, collate_fn=pad_batch)", 0))  # fmt: skip
 def test_what_workers_run_is_read_from_the_texts(more, expected):
     report = report_of(parts={"sources": [{"file": TRAIN, "text": LOADERS.format(more=more)}]})
     found = names.parts_by_text(report)
@@ -100,13 +98,11 @@ def test_what_workers_run_is_read_from_the_texts(more, expected):
     assert names.parts_by_text(report_of()) == []
 
 
-@cases(
-    "place pad_ms widen_ms expected",
-    # Within the block, the function around it, what it calls; the innermost with most of 8 ms.
-    *((10, 9, 1, ("pad", 9)), (8, 9, 1, ("pad", 9)), (14, 9, 1, ("pad", 9))),
-    *((14, 9, 8.5, ("widen", 12)), (12, 9, 8.5, ("widen", 12)), (10, 3.9, 1, None)),
-    *((10, 16.1, 1, None), (16, 9, 9, None), (5, 9, 9, None)),
-)
+@cases("place pad_ms widen_ms expected",
+       # Within the block, the function around it, what it calls; the innermost with most of 8 ms.
+       *((10, 9, 1, ("pad", 9)), (8, 9, 1, ("pad", 9)), (14, 9, 1, ("pad", 9))),
+       *((14, 9, 8.5, ("widen", 12)), (12, 9, 8.5, ("widen", 12)), (10, 3.9, 1, None)),
+       *((10, 16.1, 1, None), (16, 9, 9, None), (5, 9, 9, None)))  # fmt: skip
 def test_a_region_with_most_of_a_cause_is_named_first(place, pad_ms, widen_ms, expected):
     rows = [("outer/pad", "profstack.region", pad_ms * MS)]
     # The torch layer's times are calibrated.
@@ -131,13 +127,11 @@ collator = Collator()
 """
 
 
-@cases(
-    "made line",
-    ("DataLoader(a, collate_fn=padding)", 2), ("DataLoader(a, collate_fn=stacking)", None),
-    ("DataLoader(a, collate_fn=collator)", 9), ("DataLoader(a, collate_fn=Collator())", 9),
-    ("DataLoader(a, collate_fn=padding); DataLoader(b, collate_fn=collator)", None),
-    ("DataLoader(a)", None), ("load(a, collate_fn=padding)", None),
-)  # fmt: skip
+@cases("made line", ("DataLoader(a, collate_fn=padding)", 2),
+       ("DataLoader(a, collate_fn=stacking)", None), ("DataLoader(a, collate_fn=collator)", 9),
+       ("DataLoader(a, collate_fn=Collator())", 9),
+       ("DataLoader(a, collate_fn=padding); DataLoader(b, collate_fn=collator)", None),
+       ("DataLoader(a)", None), ("load(a, collate_fn=padding)", None))  # fmt: skip
 def test_the_one_collate_fn_that_pads_is_a_place(made, line):
     report = report_of(parts={"sources": [{"file": TRAIN, "text": f"{COLLATORS}\n{made}\n"}]})
     assert names.padding_collate_fn(report) == (line and {"file": TRAIN, "line": line})

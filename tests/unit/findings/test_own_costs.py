@@ -37,9 +37,8 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert of(told, "slug severity gain_s file line") == expected
     assert "average takes 31 % of each step" in told["title"]
     assert "train.py:43 ('a += b')" in told["advice"]
-    assert of(told["evidence"][0], "step_share clean_s heaviest_line") == near(
-        0.31, 0.31 * STEP_S, 43
-    )
+    figures = of(told["evidence"][0], "step_share clean_s heaviest_line")
+    assert figures == near(0.31, 0.31 * STEP_S, 43)
     assert (links(told), "'a += b' takes 20 %" in line["title"]) == ([f"source/{TRAIN}:43"], True)
     assert [each["line"] for each in found(site(LIMIT), site(0.99 * LIMIT))] == [40]
     assert len(found(*[site(0.2)] * 5)) == 3
@@ -49,13 +48,11 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert "workers" in loading["advice"]
 
 
-@cases(
-    "slug line gain_ms part is_told",
-    ("python-hot-spot", 40, 1.5, "other", False), ("python-hot-spot", 40, 1.4, "other", True),
-    ("python-hot-spot", 41, 3.0, "other", True), ("small-operators", 43, None, "other", False),
-    ("memory-growth", 40, 3.0, "other", True), ("data-starved", 9, None, "data wait", False),
-    ("data-starved", 9, None, "other", True),
-)  # fmt: skip
+@cases("slug line gain_ms part is_told", ("python-hot-spot", 40, 1.5, "other", False),
+       ("python-hot-spot", 40, 1.4, "other", True), ("python-hot-spot", 41, 3.0, "other", True),
+       ("small-operators", 43, None, "other", False), ("memory-growth", 40, 3.0, "other", True),
+       ("data-starved", 9, None, "data wait", False),
+       ("data-starved", 9, None, "other", True))  # fmt: skip
 def test_what_another_finding_explains_is_left_to_it(found, slug, line, gain_ms, part, is_told):
     other = {"slug": slug, "file": TRAIN, "line": line, "gain_s": gain_ms and gain_ms * MS}
     assert bool(found(site(0.3, part=part), findings=[other])) is is_told

@@ -10,6 +10,8 @@ from tests.support.findings import TRAIN, report_of
 from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of
 
+FIGURES = "slug run_s run_gain_s file line"
+
 
 def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
     known = {"file": TRAIN, "line": 7, "name": "work", "by": by, "functions": []}
@@ -20,22 +22,19 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
     return run_costs(SimpleNamespace(frames=frames), report)
 
 
-@cases(
-    "part rule least_s saved",
-    ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),
-    ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.9),
-    ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
-    ("start-up and imports", rules.SLOW_START, 30.0, None),
-    ("model and data set-up", rules.SLOW_START, 1.0, None),
-    ("first step and compilation", rules.COMPILATION_COST, 5.0, None),
-    ("shutdown", rules.SLOW_SHUTDOWN, 10.0, None),
-)
+@cases("part rule least_s saved", ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),
+       ("checkpoints and saving", rules.SAVING_COST, 1.0, 0.9),
+       ("logging and callbacks", rules.LOGGING_COST, 0.5, 0.9),
+       ("start-up and imports", rules.SLOW_START, 30.0, None),
+       ("model and data set-up", rules.SLOW_START, 1.0, None),
+       ("first step and compilation", rules.COMPILATION_COST, 5.0, None),
+       ("shutdown", rules.SLOW_SHUTDOWN, 10.0, None))  # fmt: skip
 def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, saved):
     compiled = {"compiled_s": 0.5 * least_s}
     (told,) = found(part, least_s, rule.threshold, **compiled)
-    assert of(told, "slug run_s run_gain_s gain_s file line layers") == near(
-        rule.slug, least_s, saved and saved * least_s, None, TRAIN, 7, ["watch"]
-    )
+    gain_s = saved and saved * least_s
+    assert of(told, "gain_s layers") == [None, ["watch"]]
+    assert of(told, FIGURES) == near(rule.slug, least_s, gain_s, TRAIN, 7)
     assert told["severity"] == ("high" if rule.threshold >= 0.2 else "medium")
     assert " work" in told["title"]
     assert not found(part, 0.99 * least_s, rule.threshold, **compiled)
@@ -49,9 +48,7 @@ def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, 
 
 
 @cases("share wall_s is_found", (0.1, 0.5, True), (0.099, 0.5, False), (0.1, 0.49, False))
-def test_own_code_beside_the_steps_is_found_from_its_share_and_its_seconds_on(
-    share, wall_s, is_found
-):
+def test_own_code_beside_the_steps_is_found_from_its_share_on(share, wall_s, is_found):
     slow = {"file": TRAIN, "line": 8, "name": "table", "wall_s": wall_s}
     other = {"part": "other", "wall_s": 2 * wall_s, "share": 2 * share, "by": "samples"}
     other |= {"functions": [slow, {**slow, "name": None, "wall_s": 0.3 * wall_s}]}
@@ -61,9 +58,7 @@ def test_own_code_beside_the_steps_is_found_from_its_share_and_its_seconds_on(
     found = run_costs(SimpleNamespace(frames={}), report)
     assert bool(found) is is_found
     for told in found:
-        assert of(told, "slug run_s run_gain_s file line") == near(
-            "run-code-cost", wall_s, None, TRAIN, 8
-        )
+        assert of(told, FIGURES) == near("run-code-cost", wall_s, None, TRAIN, 8)
         assert told["title"].startswith(f"table takes {100 * share:.0f} %")
 
 
@@ -72,14 +67,10 @@ TORCH, BIG = (f"{PACKAGES}/{name}/__init__.py" for name in ("torch", "big"))
 LIMITS = rules.IMPORT_SAMPLES, rules.IMPORT_USED
 
 
-@cases(
-    "weight run_s used later is_found",
-    (300, 30.0, 0.15, 10, True), (299, 29.9, 0.14, 10, False), (300, 30.1, 0.15, 10, False),
-    (300, 30.0, 0.16, 10, False), (300, 30.0, 0.15, 9, False),
-)  # fmt: skip
-def test_an_import_counts_where_it_is_long_and_hardly_used(
-    tmp_path, weight, run_s, used, later, is_found
-):
+@cases("weight run_s used later is_found", (300, 30.0, 0.15, 10, True),
+       (299, 29.9, 0.14, 10, False), (300, 30.1, 0.15, 10, False), (300, 30.0, 0.16, 10, False),
+       (300, 30.0, 0.15, 9, False))  # fmt: skip
+def test_a_long_import_that_is_hardly_used(tmp_path, weight, run_s, used, later, is_found):
     assert LIMITS == (10, 0.05)
     made = Sampled(tmp_path / "rec")
     made.sample(0.2, MAIN, (TORCH, 5, "<module>"), weight=500)
@@ -96,9 +87,7 @@ def test_an_import_counts_where_it_is_long_and_hardly_used(
     found = run_costs(made.recorded(), report)
     assert bool(found) is is_found
     for told in found:
-        assert of(told, "slug run_s run_gain_s file line") == near(
-            "import-cost", 0.01 * weight, None, MAIN[0], MAIN[1]
-        )
+        assert of(told, FIGURES) == near("import-cost", 0.01 * weight, None, *MAIN[:2])
         assert told["title"].startswith("Importing big takes 10 %")
 
 
@@ -107,13 +96,9 @@ LOADER = "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 BEGIN, END = (LOADER, 430, "_get_iterator"), (LOADER, 1600, "_shutdown_workers")
 
 
-@cases(
-    "starts weight run_s is_found",
-    (3, 40, 25.0, True), (2, 70, 25.0, False), (3, 40, 25.2, False), (4, 23, 9.0, False),
-)  # fmt: skip
-def test_starts_of_workers_count_by_the_gaps_between_their_samples(
-    tmp_path, starts, weight, run_s, is_found
-):
+@cases("starts weight run_s is_found", (3, 40, 25.0, True), (2, 70, 25.0, False),
+       (3, 40, 25.2, False), (4, 23, 9.0, False))  # fmt: skip
+def test_starts_of_workers_count_by_their_gaps(tmp_path, starts, weight, run_s, is_found):
     made = Sampled(tmp_path / "rec")
     made.even(200)
     for number in range(starts):
@@ -132,7 +117,6 @@ def test_starts_of_workers_count_by_the_gaps_between_their_samples(
     assert bool(found) is is_found
     for told in found:
         spent = 0.01 * starts * (weight + 1.9)
-        assert of(told, "slug run_s run_gain_s file line") == near(
-            "worker-starts", spent, spent * (starts - 1) / starts, "/w/train.py", 20
-        )
+        gain_s = spent * (starts - 1) / starts
+        assert of(told, FIGURES) == near("worker-starts", spent, gain_s, "/w/train.py", 20)
         assert f"{starts} times" in told["title"]

@@ -66,10 +66,10 @@ def test_work_that_a_call_repeats_eight_times_is_a_group():
 
 
 # With a backward pass for each call, gradients are gathered over small batches.
-@cases(
-    "is_group passes changes",
-    "1 1 -; 1 1 calls=8.; 0 1 calls=7.9; 0 1 parameters=0; 0 1 depth=1; 1 3.9 -; 0 4 -",
-)
+GROUPS = "1 1 -; 1 1 calls=8.; 0 1 calls=7.9; 0 1 parameters=0; 0 1 depth=1; 1 3.9 -; 0 4 -"
+
+
+@cases("is_group passes changes", GROUPS)
 def test_a_model_called_for_each_sample_is_a_group(changes, passes, is_group):
     net = module("Net", 32.0, 0.0, parameters=9, forward_s=2 * MS, backward_s=1 * MS) | changes
     operators = [operator("mm", 64.0, 1, "Net"), operator("select", 32.0, 0.3, "(loss)")]
@@ -111,9 +111,7 @@ def test_a_repeated_operator_is_told_with_its_figures_and_line():
         assert len(told_of(heads(operators=rows))) == is_found
     loop = line(9, "        parts.append(x[head] @ w[head])", calls=24.0, operator_s=2 * MS)
     (told,) = told_of(heads(lines=[loop, line(3, "y = 3 * x", calls=24.0, operator_s=1 * MS)]))
-    assert told["title"].startswith(
-        "Net.heads repeats small operators (aten::mm) 120 times, 13.3 µs"
-    )
+    assert told["title"].startswith("Net.heads repeats small operators (aten::mm) 120 times, 13.3 ")
     gain_s = 3.2 * MS * (1 - 1 / 120) - 0.4 * MS
     expected = near("Net.heads", "high", ["torch"], None, gain_s)
     assert of(told, "module severity layers file gain_s") == expected
@@ -141,10 +139,8 @@ def test_a_repeated_operator_is_told_with_its_figures_and_line():
 
 
 # Ten percent less than all of it is no gain.
-@cases(
-    "computing figures",
-    "1. flop=5e6; 2. flop=5e6,moved_bytes=10e6; None flop=15.4e6; 3.04 flop=15.2e6",
-)
+@cases("computing figures",
+       "1. flop=5e6; 2. flop=5e6,moved_bytes=10e6; None flop=15.4e6; 3.04 flop=15.2e6")  # fmt: skip
 def test_the_gain_is_less_what_computing_takes_at_once(computing, figures):
     rows = [operator("mm", 240.0, 3.9, **figures)]
     # What cuts and joins tensors is not needed any more.

@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 
 from profstack.findings import step_bar
 from profstack.findings.reading import key_of, to_function
-from profstack.findings.step_bar import (
-    AFTER,
-    BEFORE,
-    MAKING,
-    NAMES,
-    NO_CLEAN,
-    REST,
-    align_wait,
-    device_cut,
-)  # fmt: skip
+from profstack.findings.step_bar import AFTER, BEFORE, MAKING, NAMES, NO_CLEAN, REST, device_cut
 from profstack.findings.step_cut import Cut, IoTime
 from tests.support.findings import LOADER, MS, STEP_S, built_in, call, function, row
 from tests.support.findings import report_of as made_report
@@ -44,9 +35,8 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     bar, names = bar_of(cut_of()), {"python": "Python", "io": "I/O"}
     expected = {BEFORE: 0.12} | {names.get(name, name): HOST[name] for name in HOST}
     assert by_name(bar) == pytest.approx(expected)
-    assert by_name(bar, "seconds") == pytest.approx(
-        {each: expected[each] / 100 for each in expected}
-    )
+    seconds = {each: expected[each] / 100 for each in expected}
+    assert by_name(bar, "seconds") == pytest.approx(seconds)
     assert list(by_name(bar)) == [name for name in NAMES if name in expected]
     assert of(bar, "median_s time_line reason note") == [STEP_S, "host", None, None]
     assert {part["is"] for part in bar["parts"]} == {"calibrated"}
@@ -60,9 +50,7 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     for rest, is_told in ((0.0102, True), (0.0098, False), (0.019, True), (0.006, False)):
         bar = bar_of(cut_of(other=0.11 - rest))
         assert by_name(bar)[REST] == pytest.approx(rest)
-        assert (f"{100 * rest:.0f} %" in (bar["reason"] or ""), bool(bar["reason"])) == (
-            is_told,
-        ) * 2
+        assert bool(bar["reason"]) is (f"{100 * rest:.0f} %" in (bar["reason"] or "")) is is_told
     bar = bar_of(cut_of(idle=0.9e-6, io=None, other=0.17 - 0.9e-6))
     assert not {"idle", "I/O", REST} & by_name(bar).keys()
     idle = by_name(bar_of(cut_of(idle=1.1e-6, io=None)))["idle"]
@@ -115,18 +103,14 @@ def test_notes_and_links_say_what_parts_are():
     # The wait has one time, in the bar and in its row.
     report = made_report(modules=[{"path": "(wait)", "calibrated_s": 1.3 * MS}])
     report["step_bar"] = bar_of(cut_of(), report=report)
-    align_wait(report)
+    step_bar.align_wait(report)
     waits = [part["seconds"] for part in report["step_bar"]["parts"] if part["name"] == BEFORE]
     assert [report["tables"]["modules"][0]["calibrated_s"]] == waits != [1.3 * MS]
     # Much that is other is named by its lines, where two of them have half of it.
-    for other, rows, is_told in (
-        *((0.05, LINES, True), (0.049, LINES, False), (0.09, LINES, True)),
-    ):
-        lines = rows_of("module line operator_s", *rows, file="/app/train.py")
-        report = made_report(module_lines=lines)
-        note = bar_of(cut_of(other=other), report=report)["note"]
-        assert (note is not None) is is_told
-        assert rows is not LINES or not is_told or note.endswith("train.py:9 and train.py:8")
+    lines = rows_of("module line operator_s", *LINES, file="/app/train.py")
+    for other, is_told in ((0.05, True), (0.049, False), (0.09, True)):
+        note = bar_of(cut_of(other=other), report=made_report(module_lines=lines))["note"]
+        assert (note or "").endswith("train.py:9 and train.py:8") is is_told is (note is not None)
     paths = [("Small", 0, 9, 1.0), ("Net", 0, 9, 2.0), ("Free", 0, 0, 5.0), ("Net.fc", 1, 9, 9.0)]
     names = ("(wait)", "(optimizer)", "(outside modules)", "(not attributed)", "(loss)")
     paths += [(path, 0, None, 9000.0) for path in names]

@@ -142,11 +142,8 @@ def writing(share, by=None):
     return {"functions": [write, save], "calls": [call(save, write, 1.0)]}
 
 
-@cases(
-    "share loader wait python",
-    *((0.06, None, 0.04, PYTHON), (0.25, None, 0.0, PYTHON - 0.15)),
-    *((0.25, (0.1, 0.0), 0.1, PYTHON - 0.25), (0.9, None, 0.0, 0.0)),
-)
+@cases("share loader wait python", *((0.06, None, 0.04, PYTHON), (0.25, None, 0.0, PYTHON - 0.15)),
+       *((0.25, (0.1, 0.0), 0.1, PYTHON - 0.25), (0.9, None, 0.0, 0.0)))  # fmt: skip
 def test_files_are_taken_from_a_wait_without_a_loader_then_from_python(share, loader, wait, python):
     cut = cut_of(loader=loader, **writing(share))
     assert [cut.wait, cut.python, cut.io] == near(wait, python, min(share, PYTHON + 0.1))
@@ -173,15 +170,13 @@ IO_METHODS = "recv_into of _socket.socket, execute of sqlite3.Cursor, read of _i
 IO_CALLS = "posix.fsync io.open _io.open builtins.print torch._C.write_record"
 
 
-@cases(
-    "row is_read_or_written",
-    *((built_in(f"<built-in method {each}>", 1.0), True) for each in IO_CALLS.split()),
-    *((built_in(METHOD.format(*x.split(" of ")), 1.0), True) for x in IO_METHODS.split(", ")),
-    *((built_in(METHOD.format(*x.split(" of ")), 1.0), False) for x in LOOKS_ALIKE.split(", ")),
-    *((built_in(f"<built-in method {x}>", 1.0), False) for x in ("time.sleep", "torch.addmm")),
-    (function("save", 1.0, file="/lib/torch/serialization.py"), True),
-    (function("<built-in method posix.fsync>", 1.0), False),
-)
+@cases("row is_read_or_written",
+       *((built_in(f"<built-in method {each}>", 1.0), True) for each in IO_CALLS.split()),
+       *((built_in(METHOD.format(*x.split(" of ")), 1.0), True) for x in IO_METHODS.split(", ")),
+       *((built_in(METHOD.format(*x.split(" of ")), 1.0), False) for x in LOOKS_ALIKE.split(", ")),
+       *((built_in(f"<built-in method {x}>", 1.0), False) for x in ("time.sleep", "torch.addmm")),
+       (function("save", 1.0, file="/lib/torch/serialization.py"), True),
+       (function("<built-in method posix.fsync>", 1.0), False))  # fmt: skip
 def test_functions_that_read_or_write_are_known_by_name(row, is_read_or_written):
     assert step_cut.is_io(row) is is_read_or_written
 
@@ -298,16 +293,14 @@ def layer(status, reason=None, name="torch"):
     return {"layers": [{"name": name, "status": status, "reason": reason}]}
 
 
-@cases(
-    "timed parts words step",
-    *((TIMED, effect(), None, None), (TIMED, effect(LARGEST_FACTOR), None, None)),
-    (TIMED, effect(LARGEST_FACTOR * 1.04), "slowed its steps 3.1 times", MORE_STEPS),
-    (TIMED, effect(4.5) | WATCHED, "slowed its steps 4.5 times", LONGER_STEPS),
-    *((TIMED, {}, "not known", MORE_STEPS), (TIMED, WATCHED, "not known", None)),
-    (Selection([1], "timed", FEWEST_STEPS - 1, 0.03), effect(), "2 steps and 3", MORE_STEPS),
-    (None, layer("recorded", name="watch"), "not asked for", "--layers"),
-    (None, layer("skipped", "x") | NSYS, "skipped (x)", "without nsys"),
-)
+@cases("timed parts words step",
+       *((TIMED, effect(), None, None), (TIMED, effect(LARGEST_FACTOR), None, None)),
+       (TIMED, effect(LARGEST_FACTOR * 1.04), "slowed its steps 3.1 times", MORE_STEPS),
+       (TIMED, effect(4.5) | WATCHED, "slowed its steps 4.5 times", LONGER_STEPS),
+       *((TIMED, {}, "not known", MORE_STEPS), (TIMED, WATCHED, "not known", None)),
+       (Selection([1], "timed", FEWEST_STEPS - 1, 0.03), effect(), "2 steps and 3", MORE_STEPS),
+       (None, layer("recorded", name="watch"), "not asked for", "--layers"),
+       (None, layer("skipped", "x") | NSYS, "skipped (x)", "without nsys"))  # fmt: skip
 def test_why_the_torch_layer_says_nothing_and_what_helps(timed, parts, words, step):
     reason, what = step_cut.unusable(timed, made.completed(parts))
     assert (reason is None, what is None) == (words is None, step is None)

@@ -60,16 +60,14 @@ def test_values_taken_one_by_one_cost_the_functions_time_and_the_calls():
         assert all(each["layers"] == ["torch"] for each in found)
 
 
-@cases(
-    "values calls loop",
-    # Two on a line that runs 30 times; no more than were asked for at all.
-    *((60.0, 30.0, "x += a.item() + float(b)"), (64.0, 40.0, "x += a.item() + float(b)")),
-    # A method without its brackets is no value by its text: as often as the line runs.
-    (30.0, 30.0, "f = a.item"),
-    # The whole loop is on the line: all that were asked for.
-    (64.0, 8.0, "x = sum(a.item() for a in b)"),
-    (64.0, 8.0, "x = sum(map(float, b.item()))"),
-)
+@cases("values calls loop",
+       # Two on a line that runs 30 times; no more than were asked for at all.
+       *((60.0, 30.0, "x += a.item() + float(b)"), (64.0, 40.0, "x += a.item() + float(b)")),
+       # A method without its brackets is no value by its text: as often as the line runs.
+       (30.0, 30.0, "f = a.item"),
+       # The whole loop is on the line: all that were asked for.
+       (64.0, 8.0, "x = sum(a.item() for a in b)"),
+       (64.0, 8.0, "x = sum(map(float, b.item()))"))  # fmt: skip
 def test_values_are_counted_by_the_loops_lines(values, calls, loop):
     # The function round it has its time, whatever the lines say.
     (told,) = told_of(asking(loop=loop, calls=calls, per_value_s=20e-6))
@@ -79,9 +77,8 @@ def test_values_are_counted_by_the_loops_lines(values, calls, loop):
 def test_some_values_have_a_cost_alone_and_loops_their_share_of_the_step():
     carried, lines = {"loop": "h = step(h.item())"}, recorded(cprofile_timed=(4, 0.104))
     # What a run carries to the next; of all calls, those that this loop made; too many lines.
-    for changes, recording in (
-        *((carried, PROFILED), (carried | {"values": 256.0}, PROFILED), ({"calls": None}, lines)),
-    ):
+    cases = ((carried, PROFILED), (carried | {"values": 256.0}, PROFILED), ({"calls": None}, lines))
+    for changes, recording in cases:
         report = asking(**changes, per_value_s=20e-6)
         report["sources"] = [] if "calls" in changes else report["sources"]
         (told,) = told_of(report, recording)
@@ -124,13 +121,8 @@ def test_what_a_loop_carries_is_read_from_its_text():
 
 @cases("name calls carried", "h 64 1; y 64 0; h 31 0; h 33 1")
 def test_a_function_called_in_each_run_carries_what_its_caller_does(name, calls, carried):
-    texts = [
-        "def one(r, h):",
-        "    r = r @ h",
-        "    return r",
-        "for r in x:",
-        f"    {name} = one(r, h)",
-    ]
+    texts = ["def one(r, h):", "    r = r @ h", "    return r", "for r in x:"]
+    texts.append(f"    {name} = one(r, h)")
     source = {"file": TRAIN, "text": "\n".join(texts)}
     counts = enumerate([None, 64.0, 64.0, None, float(calls)], 1)
     lines = [line(at, texts[at - 1], calls=each) for at, each in counts if each]
@@ -145,10 +137,8 @@ def test_a_tensor_turned_into_text_costs_all_that_it_calls(factor, is_found):
     printer = function("_str", 1 * MS, corrected_self_s=0.2 * MS, file="/lib/torch/_tensor_str.py")
     below = built_in("format", text_ms * MS, corrected_self_s=(text_ms - 0.2) * MS)
     rest = function("rest", 1 * MS, line=9, corrected_self_s=1 * MS - 0.8 * MS - 0.2 * MS)
-    rows = [(11, "print(loss)", 1), (12, "print(x)", 2), (13, "print(3)", 0)]
-    lines = [
-        line(at, text, operator_s=ms * MS) for at, text, ms in [*rows, (14, "y = model(x)", 9)]
-    ]
+    rows = [(11, "print(loss)", 1), (12, "print(x)", 2), (13, "print(3)", 0), (14, "model(x)", 9)]
+    lines = [line(at, text, operator_s=ms * MS) for at, text, ms in rows]
     tables = {"functions": [printer, below, rest], "calls": [call(printer, below)], "lines": lines}
     # 25 ms without the cost of 0.8 + 0.2 + 1 ms.
     found = told_of(made.report_of(**tables), recorded(cprofile_timed=(4, 0.108)))

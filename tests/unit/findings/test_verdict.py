@@ -90,9 +90,7 @@ def test_a_balanced_step_is_told_by_the_machines_peak():
     assert words == "no single cause takes most of a step. It reaches 37 % of the machine's peak"
     for margin, words in ((0.05, []), (0.049, ["nearly compute-bound (36 %", "from 40 % on"])):
         found = said("balanced", told(compute=0.36, input=0.2, memory=None), margin)
-        assert [
-            each for each in ("nearly compute-bound (36 %", "from 40 % on") if each in found
-        ] == words
+        assert (missing(found, *words), "nearly" in found) == ([], bool(words))
 
 
 @cases(
@@ -192,13 +190,11 @@ def device_of(data_wait, host_late):
     return DeviceCut(data_wait, host_late, {}, 0.07, "nccl")
 
 
-@cases(
-    "data io python launch changes",
-    # Of the host's work without waits, 0.9, a third is Python.
-    ".1 0 .1 .2 io=0.,idle=.03,in_waits=.02; .06 .04 .15 .15 io=.04,python=.455",
-    "0 .25 .075 .075 io=.25,python=.35; 0 .4 0 0 io=.9,python=.35",
-    ".1 None .3 0 io=None,python=.95; .1 0 0 .3 io=0.,wait=1.",
-)
+@cases("data io python launch changes",
+       # Of the host's work without waits, 0.9, a third is Python.
+       ".1 0 .1 .2 io=0.,idle=.03,in_waits=.02; .06 .04 .15 .15 io=.04,python=.455",
+       "0 .25 .075 .075 io=.25,python=.35; 0 .4 0 0 io=.9,python=.35",
+       ".1 None .3 0 io=None,python=.95; .1 0 0 .3 io=0.,wait=1.")  # fmt: skip
 def test_on_a_device_idle_time_is_divided_as_the_hosts_time(data, io, python, launch, changes):
     found = measured(cut_of(**changes), device_of(0.1, 0.3))
     known = {"input": data, "io": io, "python": python, "launch": launch, "communication": 0.07}
@@ -258,19 +254,13 @@ def test_the_verdict_has_a_row_for_every_test():
 
 
 def test_what_is_known_too_little_of_is_unclear():
-    for words, changes in (
-        *((None, {"n": 5}), ("4 clean steps, and 5 are", {"n": 4}), ("1 clean step, ", {"n": 1})),
-    ):
-        found = judged(**changes)
+    for n, words in ((5, None), (4, "4 clean steps, and 5 are"), (1, "1 clean step, ")):
+        found = judged(n=n)
         assert found["slug"] == ("unclear" if words else "input-bound")
         assert not missing(found["sentence"], words or "")
         assert bool(found["evidence"]) is (words is None)
     # With an interval as wide as the median no verdict is certain.
-    for low, high, rough in (
-        (5, 14.9, ""),
-        (0, 10, "0 s and 10.0 ms"),
-        (5, 15.1, "5.00 ms and 15"),
-    ):
+    for low, high, rough in ((5, 14.9, ""), (0, 10, "0 s and 10.0 ms"), (5, 15.1, "5.00 ms and 1")):
         found = judged(ci95_low_s=low * MS, ci95_high_s=high * MS)
         assert of(found, "slug sureness") == ["input-bound", "likely"]
         assert ("is rough" in found["sentence"], rough in found["sentence"]) == (bool(rough), True)
@@ -309,8 +299,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
     parts["step_bar"] = {"parts": [
         {"name": "backward", "seconds": 5 * MS, "share": 0.5},
         {"name": "not attributed", "seconds": 9 * MS, "share": 0.9},
-        {"name": "forward", "seconds": 4 * MS, "share": 0.4},
-    ]}  # fmt: skip
+        {"name": "forward", "seconds": 4 * MS, "share": 0.4}]}  # fmt: skip
     for batch, gain_ms in ((8, None), (64, 0.29), (8, 0.31)):
         found = [{"title": "slow", "gain_s": gain_ms and gain_ms * MS, "file": TRAIN, "line": 7}]
         found[0] |= {"run_s": None, "run_gain_s": None, "severity": "low", "slug": "x"}
@@ -320,11 +309,8 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
         report = report_of(parts=parts, operators=names, modules=modules)
         report["findings"] = [found[0] | {"title": "less", "gain_s": None}, *found]
         told = verdict(report, cut_of(), None)
-        start = (
-            "The largest part of a clean step of 10.0 ms" if gain_ms == 0.31 else "Its largest part"
-        )
-        part = f"{start} is backward (50 %; the step's largest module is Net.b)"
-        assert part in told["sentence"]
+        begins = "The largest part of a clean step of 10.0 ms" if gain_ms == 0.31 else "Its largest"
+        assert not missing(told["sentence"], begins, " is backward (50 %; the step's largest modul")
         usual = ["a larger batch"] * (batch < 64) + ["channels_last for the convolutions"]
         usual += ["bfloat16 by torch.autocast", "torch.compile", "torch.set_num_threads(4)"]
         first = f"Try, one at a time: {', '.join(usual)}."

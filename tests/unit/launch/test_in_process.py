@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import sys
-import time
 import types
 
 import pytest
@@ -13,9 +12,8 @@ import torch
 from profstack.errors import RecordingError
 from profstack.launch import child, in_process
 from profstack.launch.in_process import InProcess, ProgramFolder
-from profstack.storage.folder import facts_of, read_tables
 from tests.support.commands import fails
-from tests.support.engine import TARGETS, Training, patched
+from tests.support.engine import TARGETS, patched
 
 
 def run_json(folder):
@@ -71,39 +69,6 @@ def test_the_facts_of_the_run_are_written(tmp_path, monkeypatch):
         assert (environment["torch"], environment["python"]) == ("2.5", "own")
         assert environment["logical_cores"] == os.cpu_count()
         assert folder.times()["duration_s"] > 0
-
-
-@pytest.mark.parametrize("failed", [None, ValueError])
-def test_an_engine_records_until_its_end(tmp_path, capsys, monkeypatch, failed):
-    training = Training()
-    # Optimizers that other tests have left are not looked for.
-    monkeypatch.setattr(in_process, "live_optimizers", lambda: {id(training.optimizer)})
-    own, page = InProcess("own", ["cprofile", "watch"], TARGETS), tmp_path / "rec" / "report.html"
-    engine = own.begin(torch, str(tmp_path / "rec"), force=False)
-    assert child.engine() is engine
-    assert "started_at" in run_json(tmp_path / "rec")["run"]
-    # Twenty steps may be over before the watch takes its first sample. One may be on its way that
-    # saw profstack begin; the second from here on sees this test.
-    sampler, until = engine.observers.layers["watch"].wrapper._sampler, time.monotonic() + 60
-    enough = sampler.taken + 2
-    while sampler.taken < enough and time.monotonic() < until:
-        time.sleep(0.002)
-    training.run(20)
-    own.note("said", "a word")
-    own.stopped_by = "me"
-    recording = own.finish(failed, failed is None)
-    assert child.engine() is None
-    assert (page.is_file(), f"Wrote {page}\n" in capsys.readouterr().err) == (True, not failed)
-    report = recording.to_dict()
-    assert report["step"]["counts_by_phase"] == {"train": 20}
-    assert (report["run"]["stopped_by"], report["environment"]["device"]) == ("me", "cpu")
-    statuses = {row["name"]: row["status"] for row in report["layers"]}
-    assert statuses == {"cprofile": "recorded", "watch": "recorded"}
-    assert ("said", "a word") in [(row["slug"], row["text"]) for row in report["warnings"]]
-    facts = facts_of(read_tables(tmp_path / "rec"))
-    assert facts.get("uncaught") == (failed and "ValueError")
-    assert (report["status"] == "partial") is (failed is not None)
-    assert (tmp_path / "rec" / "logs" / "peaks.json").is_file()
 
 
 def test_an_engine_that_cannot_begin_leaves_the_process_alone(tmp_path, monkeypatch):

@@ -127,23 +127,6 @@ def test_the_poll_outlasts_an_interrupt(run, monkeypatch):
     assert (run(WAITING + "exit 6", poll), polls[-1] > 2) == (6, True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("noted", [False, True])
-def test_a_signal_to_us_reaches_the_script_unless_it_has_it_already(run, observer, number, noted):
-    observer.noted, sent = (number,) * noted, []
-
-    def poll():
-        if Path("ready").exists() and not sent:
-            sent.append(1)
-            # To this thread: others, of torch, would take what is sent to the process.
-            signal.pthread_kill(threading.get_ident(), number)
-        elif sent:
-            Path("go").touch()
-
-    trap = f"trap 'exit 9' {number.name.removeprefix('SIG')}; touch ready; "
-    assert run(trap + WAITING + "exit 4", poll) == (4 if noted else 9)
-
-
 def test_a_signal_that_ended_the_script_is_ours_no_more(run, monkeypatch):
     got, real = [], os.waitpid
     signal.signal(signal.SIGTERM, lambda number, _: got.append(number))

@@ -126,14 +126,9 @@ def test_a_report_is_kept_beside_the_recording(tmp_path):
 OWN = LayerTable(
     "own", (column("name", "TEXT", "name"), column("hits", "REAL", "hits", "counted")), "Own", ""
 )
-COLUMNS = {
-    "layers": "name status",
-    "slices": "slice plan layer",
-    "modules": "module_id path parent_id",
-    "operators": "slice name module_id",
-    "own": "slice name hits",
-    "artifacts": "layer path",
-}
+COLUMNS = {"layers": "name status", "slices": "slice plan layer", "own": "slice name hits"}
+COLUMNS |= {"modules": "module_id path parent_id", "operators": "slice name module_id"}
+COLUMNS["artifacts"] = "layer path"
 
 
 def write(folder, tables, own=(), **facts):

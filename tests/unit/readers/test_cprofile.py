@@ -13,6 +13,7 @@ import profstack
 from profstack.readers import cprofile
 from profstack.readers.cprofile import function_table, is_own, merge_tables
 from profstack.wrappers import cprofile as wrapper
+from tests.support.commands import fails
 
 CLOCK = "<built-in method time.perf_counter>"
 
@@ -165,8 +166,6 @@ def test_no_cost_under_a_trace_or_profile_function_or_beside_another_tool(monkey
         finally:
             put(before)
 
-    def taken():
-        raise ValueError("another profiling tool is already active")
-
+    taken = fails(ValueError("another profiling tool is already active"))
     monkeypatch.setattr(cprofile, "_round", taken)
     assert cprofile.measure() is None

@@ -1,14 +1,13 @@
 """The emitter of NVTX ranges: what it emits, that it stays nested, and what it costs."""
 
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
 from torch import nn
 
 from profstack.readers import nvtx
-from profstack.readers.nvtx import Domain, Emitter
+from tests.support.engine import elsewhere
 from tests.support.tables import cases
 from tests.support.wrapped import RememberingDomain
 
@@ -22,7 +21,7 @@ def domain(monkeypatch):
 
 @pytest.fixture
 def emitter(domain):
-    made = Emitter(Domain())
+    made = nvtx.Emitter(nvtx.Domain())
     made.start(7)
     return made
 
@@ -40,12 +39,6 @@ def drive(emitter, words):
             emitter.enter_apart(int(kind), name) if kind else emitter.leave_apart(int(name))
         else:
             (emitter.step_begun if word[0] == "=" else emitter.step_ended)(int(word.strip("=")))
-
-
-def on_a_thread(call, *given):
-    thread = threading.Thread(target=call, args=given)
-    thread.start()
-    thread.join()
 
 
 def counted(emitter):
@@ -118,7 +111,7 @@ def test_regions_across_steps_and_slices_that_are_cut_off_or_abandoned(emitter, 
     emitter.start(20)
     assert (domain.told[told + 2 :], emitter.steps) == (["step 20"], [])
     # A push is taken back by its own thread alone; elsewhere it would take another's range.
-    on_a_thread(emitter.stop)
+    elsewhere(emitter.stop)
     emitter.start(21)
     drive(emitter, "<1:load")
     emitter.abandon()
@@ -129,7 +122,7 @@ def test_regions_across_steps_and_slices_that_are_cut_off_or_abandoned(emitter, 
 
 def test_ranges_of_their_own_go_on_across_steps_and_are_counted_where_they_begin(emitter, domain):
     drive(emitter, "<1:load +region:train <2:load >1 -region:train 8 =8")
-    on_a_thread(emitter.leave_apart, 2)
+    elsewhere(emitter.leave_apart, 2)
     # The third began before the slice did.
     drive(emitter, ">3 <4:open 9")
     emitter.stop()
@@ -152,7 +145,7 @@ def test_a_cost_is_the_time_of_the_pushes_and_pops(domain, monkeypatch):
 
     domain.passes = lambda name: passes(takes[name])
     monkeypatch.setattr(nvtx, "_clock", lambda: passes(0.25))
-    emitter = Emitter(Domain())
+    emitter = nvtx.Emitter(nvtx.Domain())
     for number in (7, 8):
         emitter.start(number)
         drive(emitter, f"+region:a -region:a +region:a <1:b >1 {number + 1}")
@@ -194,8 +187,8 @@ def test_old_nvtx_is_driven_by_its_context_manager(monkeypatch):
         monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(**functions, **given))
         for path, is_taken in (("", False), ("/a/listener.so", True)):
             monkeypatch.setenv(nvtx.INJECTION, path)
-            assert Domain().is_taken is is_taken
-    emitter = Emitter(Domain())
+            assert nvtx.Domain().is_taken is is_taken
+    emitter = nvtx.Emitter(nvtx.Domain())
     emitter.start(7)
     drive(emitter, "+Net -Net <1:load >1 8")
     assert told.told == ["step 7", "  forward", "    Net"]

@@ -14,7 +14,6 @@ import pytest
 import profstack
 from profstack.capture import user_regions
 from profstack.readers import watch
-from profstack.readers.watch import Sampler, Samples, Stacks
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from profstack.wrappers.watch import WatchWrapper
 
@@ -26,7 +25,7 @@ OWN_FILE, PASSING = (
 
 @pytest.fixture
 def sampler():
-    made = Sampler(time.perf_counter())
+    made = watch.Sampler(time.perf_counter())
     yield made
     made.close()
 
@@ -182,7 +181,7 @@ def test_the_users_region_stands_beside_the_stack(sampler):
 
 
 def test_profstacks_own_frames_and_import_machinery_are_cut_out():
-    stacks, machinery = Stacks(), "<frozen importlib._bootstrap>"
+    stacks, machinery = watch.Stacks(), "<frozen importlib._bootstrap>"
     place = lambda: stacks.place(sys._getframe(1))  # noqa: E731
     number = user_regions.region("load")(lambda: frame_in("/script/train.py", place))()
     files = stack(stacks.take(), number, "file")
@@ -196,7 +195,7 @@ def test_profstacks_own_frames_and_import_machinery_are_cut_out():
     # Import machinery is left out unless it works itself.
     outer_first = [(machinery, "/script/part.py"), ("/script/part.py", machinery)]
     for (outer, inner), is_there in zip(outer_first, (False, True), strict=True):
-        stacks = Stacks()
+        stacks = watch.Stacks()
         number = frame_in(outer, lambda inner=inner: frame_in(inner, place))
         files = stack(stacks.take(), number, "file")
         assert (files[0], machinery in files) == (inner, is_there)
@@ -207,7 +206,7 @@ def test_profstacks_own_frames_and_import_machinery_are_cut_out():
 def test_what_is_held_is_bounded_and_told(monkeypatch):
     # Every second sample of a stretch gives its weight to the next.
     monkeypatch.setattr(watch, "MOST_HELD", 8)
-    held, one = Samples(), 2 * sys.getsizeof(0.5) + sys.getsizeof(1 << 40) + 56
+    held, one = watch.Samples(), 2 * sys.getsizeof(0.5) + sys.getsizeof(1 << 40) + 56
     for number, weight in enumerate((1.0, 2.0, 3.0, 0.0, 0.0, 1.5, 2.5, 4.0)):
         # Two floats, an integer and seven places of 8 bytes.
         assert held.memory_bytes() == number * one
@@ -219,11 +218,11 @@ def test_what_is_held_is_bounded_and_told(monkeypatch):
         return down(depth - 1) if depth else stacks.place(sys._getframe())
 
     # A deep recursion is cut at its outer end.
-    stacks = Stacks()
+    stacks = watch.Stacks()
     number = down(watch.DEEPEST + 50)
     assert (stacks.cut, len(stack(stacks.take(), number))) == (True, watch.DEEPEST)
     # The tree has room for so many frames and says when it is full.
-    stacks = Stacks()
+    stacks = watch.Stacks()
     down(0)
     room = len(stacks.take()) + 2
     monkeypatch.setattr(watch, "MOST_FRAMES", room)

@@ -56,10 +56,9 @@ def test_findings_are_whole_in_every_format():
     assert set(first) == set(found[0])
     paragraphs = [
         "### 1. A \\*copy\\* \\[waits\\]",
-        "`sync`, high; train.py:66, about 400 µs a step, measured",
-        "- op a\\_b, calls 3\n- op c", "Next: Mend it.", "### 2. Memory &lt;b>grows",
-        "`growth`, medium; no gain: it costs \\`bytes\\`", "Next: Mend\\|it.",
-    ]  # fmt: skip
+        "`sync`, high; train.py:66, about 400 µs a step, measured", "- op a\\_b, calls 3\n- op c",
+        "Next: Mend it.", "### 2. Memory &lt;b>grows",
+        "`growth`, medium; no gain: it costs \\`bytes\\`", "Next: Mend\\|it."]  # fmt: skip
     assert findings_as("md", found).splitlines() == "\n\n".join(paragraphs).splitlines()
 
 
@@ -68,9 +67,8 @@ def test_the_verdict_has_its_tests_and_the_parts_of_the_step():
     both = {key: report[key] for key in ("verdict", "step_bar")}
     assert json.loads(verdict_as("json", report)) == json.loads(json.dumps(both))
     rows = read(verdict_as("csv", report))
-    assert [" ".join((row["test"], row["share"], row["threshold_share"])) for row in rows] == [
-        *("input-bound 0.45 0.3", "python-bound 0.2 0.4", "compute-bound  0.4")
-    ]
+    found = [" ".join((row["test"], row["share"], row["threshold_share"])) for row in rows]
+    assert found == ["input-bound 0.45 0.3", "python-bound 0.2 0.4", "compute-bound  0.4"]
     report["verdict"]["sentence"] = "Input-bound: <b>\x1b"
     sentence, bar, tests = verdict_as("md", report).split("\n\n")
     assert (sentence, len(tests.splitlines())) == ("**Input-bound: &lt;b>?**", 2 + 3)

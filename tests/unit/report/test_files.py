@@ -12,8 +12,8 @@ import pytest
 from profstack.errors import RecordingError
 from profstack.report import files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
-from tests.support.bench_reports import bare, bench, bench_of_hostile_names
-from tests.support.full_report import full, full_of_hostile_names
+from tests.support.bench_reports import bare, bench
+from tests.support.full_report import full, on_a_device
 from tests.support.processes import CHECKOUT
 from tests.support.recordings import TORCH_S, Run, module, module_times
 from tests.support.reports import build, completed, hostile
@@ -30,8 +30,8 @@ def test_the_json_schema_is_made_from_the_schema_of_the_report():
     assert file.read_text(encoding="utf-8") == make_schema.schema_text()
     VALIDATOR.check_schema(SCHEMA)
     assert SCHEMA["properties"]["schema_version"]["const"] == SCHEMA_VERSION
-    for make in (build, hostile, full, full_of_hostile_names, bench, bare, bench_of_hostile_names):
-        report = completed(json.loads(files.text(make())), SCHEMA)
+    for made in (build(), full(), bench(), bare(), hostile(on_a_device()), hostile(bench())):
+        report = completed(json.loads(files.text(made)), SCHEMA)
         assert [error.message for error in VALIDATOR.iter_errors(report)] == []
 
 
@@ -101,9 +101,8 @@ def test_a_recording_is_found_by_its_folder_a_file_in_it_or_as_the_newest(tmp_pa
     monkeypatch.chdir(tmp_path)
     runs, homes = tmp_path / "profstack-runs", {}
     for name, written in (
-        ("old", 100), ("new", 900), ("sent", 500), ("ranks/rank-00003", 990),
-        ("ranks/rank-00001", 300),
-    ):  # fmt: skip
+            ("old", 100), ("new", 900), ("sent", 500), ("ranks/rank-00003", 990),
+            ("ranks/rank-00001", 300)):  # fmt: skip
         homes[name] = runs / name
         homes[name].mkdir(parents=True)
         file = homes[name] / ("report.json" if name == "sent" else files.DATABASE)

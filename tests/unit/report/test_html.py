@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import random
 import re
 import stat
 import sys
@@ -13,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.report import html
+from profstack.report import compare_page, html
 from profstack.report.page import prepare
-from tests.support.bench_reports import bare, bench_of_hostile_names, samples
-from tests.support.full_report import full, full_of_hostile_names
-from tests.support.large_report import large
-from tests.support.reports import HOSTILE, build, hostile
+from tests.support.bench_reports import bare, bench, samples
+from tests.support.comparisons import comparison
+from tests.support.full_report import full, whole
+from tests.support.reports import HOSTILE, build, hostile, records
 
 
 def data_of(page):
@@ -47,9 +48,9 @@ def test_tables_are_compressed_and_the_overview_is_plain():
     assert inflated(html.packed_text("é\udce9")) == "é?".encode()
 
 
-@pytest.mark.parametrize("make", [hostile, full_of_hostile_names, bench_of_hostile_names])
+@pytest.mark.parametrize("make", [whole, bench])
 def test_hostile_names_are_data_and_never_markup(make):
-    page = html.render(make())
+    page = html.render(hostile(make()))
     assert (HOSTILE in page, "<img" in page) == (False, False)
     assert page.count("</script>") == len(re.findall(r"<script[ >]", page))
     assert HOSTILE in json.dumps(data_of(page), ensure_ascii=False).replace('\\"', '"')
@@ -74,11 +75,29 @@ def test_the_page_loads_nothing_and_runs_its_own_scripts_alone():
     assert "<title>train.py - profstack</title>" in page
 
 
+def large():
+    """The report with thousands of other rows in what grows with a program; few take much."""
+    report, chance = whole(), random.Random(3)
+    tables = report["tables"]
+    counts = {"modules": 3_000, "operators": 3_000, "kernels": 3_000, "functions": 8_000}
+    for table, count in {**counts, "lines": 800}.items():
+        like, rows = tables[table][0], []
+        for at in range(1, count):
+            names = {key: f"{like[key]}.{at}" for key in ("path", "name", "source") if key in like}
+            times = {key: chance.random() / at for key in like if key.endswith("_s") and like[key]}
+            rows.append({**like, **names, **times})
+        tables[table] += rows
+    labels = ["{file}:{line}({name})".format(**each) for each in tables["functions"]]
+    edges = ((chance.choice(labels[: at + 1]), label) for at, label in enumerate(labels))
+    tables["calls"] += records("calls", "caller callee", edges, calls=1.0, self_s=0.1, total_s=0.2)
+    return report
+
+
 def test_pages_are_small_however_large_the_run():
     ordinary = len(html.render(full()).encode())
     # The charts' library is most of it.
     assert ordinary < 3_000_000
-    assert len(html.render(large(3_000, 8_000, 3_000)).encode()) < ordinary + 2_000_000
+    assert len(html.render(large()).encode()) < ordinary + 550_000
     report = build(watched_steps=20_000)
     function = report["tables"]["functions"][0]
     report["tables"]["functions"] = [{**function, "name": f"f{at}"} for at in range(30_000)]
@@ -135,9 +154,12 @@ def test_the_page_holds_every_module_once_and_every_export_is_imported():
     exports = {(name, one) for name, text in texts.items() for one in EXPORT.findall(text)}
     found = [pair for text in texts.values() for pair in IMPORT.findall(text)]
     assert {(module, n) for names, module in found for n in re.findall(r"\w+", names)} == exports
-    script = re.findall(r"<script>(.*?)</script>", html.render(build()), re.DOTALL)[-1]
-    assert sorted(re.findall(r'^MODULES\["(.*)"\] = ', script, re.MULTILINE)) == sorted(texts)
-    assert not re.search(r"^\s*(?:import|export)\b|<!--", script, re.MULTILINE)
+    scripts = [re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[-1]
+               for page in (html.render(build()), compare_page.render(comparison()))]  # fmt: skip
+    held = [re.findall(r'^MODULES\["(.*)"\] = ', one, re.MULTILINE) for one in scripts]
+    assert [len(names) for names in held] == [len(set(names)) for names in held]
+    assert set().union(*held) == texts.keys()
+    assert not re.search(r"^\s*(?:import|export)\b|<!--", "".join(scripts), re.MULTILINE)
 
 
 @pytest.fixture
@@ -155,10 +177,10 @@ def test_the_library_is_the_packages_file_under_its_hash(unread):
     library = html.library()
     # The package itself is not imported.
     assert "plotly" not in sys.modules
-    whole = inflated(library.text)
+    text = inflated(library.text)
     listed = distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
-    assert whole == Path(str(listed)).read_bytes()
-    digest = base64.b64encode(hashlib.sha256(whole).digest()).decode()
+    assert text == Path(str(listed)).read_bytes()
+    digest = base64.b64encode(hashlib.sha256(text).digest()).decode()
     assert library.digest == f"sha256-{digest}"
     for said in ("plotly.js v", "Plotly, Inc", "MIT license"):
         assert said in library.notice
@@ -186,11 +208,8 @@ def test_the_packed_library_is_kept_and_made_again_where_the_file_is_another(unr
 @pytest.mark.parametrize(("content", "notice"), [
     (None, None), (b"\xff\xfe not UTF-8", None),
     (b"var Plotly = {};", "plotly.js, as shipped by the package plotly"),
-    (b"/*!\n * plotly 3.\n *\n * MIT\n */x", "!. plotly 3. MIT"),
-])  # fmt: skip
-def test_a_library_has_a_notice_and_without_one_there_are_no_charts(
-    unread, tmp_path, content, notice
-):
+    (b"/*!\n * plotly 3.\n *\n * MIT\n */x", "!. plotly 3. MIT")])  # fmt: skip
+def test_without_a_library_and_its_notice_there_are_no_charts(unread, tmp_path, content, notice):
     package = tmp_path / "plotly"
     (package / "package_data").mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -5,7 +5,7 @@ import pytest
 from profstack.findings import rules
 from profstack.report import overview as module
 from tests.support.full_report import full
-from tests.support.reports import build, row
+from tests.support.reports import build, row, rows
 
 near = pytest.approx
 
@@ -50,14 +50,9 @@ def test_a_clean_step_that_does_not_count_says_why():
 
 def test_memory_at_the_peak_stands_by_device_and_kind():
     report = build()
-    rows = (
-        ("cpu", "inputs", 5), ("gpu", "a", 300), ("cpu", "b", 70), ("gpu", "c", 0),
-        ("gpu", "d", 900), ("tpu", "e", None),
-    )  # fmt: skip
-    report["tables"]["memory_owners"] = [
-        row("memory_owners", device=device, kind=kind, peak_bytes=size)
-        for device, kind, size in rows
-    ]
+    held = [("cpu", "inputs", 5), ("gpu", "a", 300), ("cpu", "b", 70), ("gpu", "c", 0)]
+    held += [("gpu", "d", 900), ("tpu", "e", None)]
+    report["tables"]["memory_owners"] = rows("memory_owners", "device kind peak_bytes", *held)
     wanted = [module.Held("cpu", 75, [("b", 70), ("inputs", 5)])]
     wanted += [module.Held("gpu", 1_200, [("d", 900), ("a", 300)]), module.Held("tpu", 0, [])]
     assert module.held_at_peak(report) == wanted
@@ -127,20 +122,19 @@ def _tables():
         "lines": [{"file": "a/f.py", "line": at, "source": text, "python_s": time, "own": own,
                    "operator_s": 1e-4} for at, text, time, own in lines],
     }  # fmt: skip
-    for name, rows in made.items():
-        report["tables"][name] = [row(name, **one) for one in rows]
+    for name, records in made.items():
+        report["tables"][name] = [row(name, **one) for one in records]
     return report
 
 
 def _rows(report):
     """The short tables: sense, whole, and the rows as tuples."""
-    return {
-        top.view: (top.kind, top.share_of, [
-            (one.name, one.link, near(one.seconds), one.share and near(one.share), one.detail)
-            for one in top.rows
-        ])
-        for top in module.overview_page(report).tops
-    }  # fmt: skip
+
+    def cells(one):
+        return one.name, one.link, near(one.seconds), one.share and near(one.share), one.detail
+
+    tops = module.overview_page(report).tops
+    return {top.view: (top.kind, top.share_of, [*map(cells, top.rows)]) for top in tops}
 
 
 def test_short_tables_rank_calibrated_own_times_and_lead_to_their_rows():

@@ -9,9 +9,9 @@ from profstack.report.page_tables import MOST_ROWS
 from profstack.storage.schema.column import SENSES
 from profstack.storage.schema.rows import CLEAN_SLICES
 from tests.support.bench_reports import bench
-from tests.support.full_report import full, full_of_hostile_names, on_a_device
+from tests.support.full_report import full, on_a_device
 from tests.support.overview import LENGTH, add_sources, add_verdict
-from tests.support.reports import build, row
+from tests.support.reports import build, hostile, row, rows
 from tests.support.tables import cells
 
 
@@ -36,9 +36,9 @@ def test_the_pages_data_is_json_without_nan_and_keeps_null():
     assert (page.bench.measured, page.roofline is not None) == (True, True)
 
 
-@pytest.mark.parametrize("make", [on_a_device, full_of_hostile_names])
-def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense(make):
-    tables = module.prepare(make()).tables
+@pytest.mark.parametrize("change", [lambda report: report, hostile])
+def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense(change):
+    tables = module.prepare(change(on_a_device())).tables
     assert len(tables) == 20
     for table in tables.values():
         for column in table.columns:
@@ -56,8 +56,7 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
     }  # fmt: skip
     as_reported = {
         "ranges": "calls", "threads": "share", "launches": "operators", "artifacts": "bytes",
-        "memory_owners": "peak_bytes", "nsys_steps": "wall_s",
-    }  # fmt: skip
+        "memory_owners": "peak_bytes", "nsys_steps": "wall_s"}  # fmt: skip
     needed = {"operators": {"name": "mm"}, "steps": {"flags": None}, "kernels": {"name": "k"}}
     for name, column in (tables | as_reported).items():
         more = needed.get(name, {})
@@ -69,10 +68,8 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
         assert cells(page.tables[name], column) == list(values), name
     assert cells(page.tables["operators_by_name"], "shapes") == [1]
     report["tables"]["gaps"] = []
-    report["tables"]["module_lines"] = [
-        row("module_lines", line=at, operator_s=one, python_s=other)
-        for at, (one, other) in enumerate(((0.5, 0.1), (0.3, 0.4), (0.1, 0.25)))
-    ]
+    figures = (0, 0.5, 0.1), (1, 0.3, 0.4), (2, 0.1, 0.25)
+    report["tables"]["module_lines"] = rows("module_lines", "line operator_s python_s", *figures)
     tables = module.prepare(report).tables
     assert (cells(tables["module_lines"], "line"), "gaps" in tables) == ([1, 0, 2], False)
 
@@ -95,10 +92,8 @@ def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
     for name, column in (("functions", "self_s"), ("lines", "operator_s")):
         files = [("mine.py", True, 0.1), ("old.py", None, 0.2)]
         files[:0] = [("lib.py", False, 9.0)] * MOST_ROWS
-        report["tables"][name] = [
-            {**row(name, file=file, own=own), column: time, "phase": "step"}
-            for file, own, time in files
-        ]
+        made = rows(name, f"file own {column}", *files)
+        report["tables"][name] = [{**one, "phase": "step"} for one in made]
     tables = module.prepare(report).tables
     for table in (tables["functions"], tables["lines"]):
         assert cells(table, "file")[:3] == ["old.py", "mine.py", "lib.py"]

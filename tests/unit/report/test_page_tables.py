@@ -16,12 +16,11 @@ NOTES = {"columns_reason": {}, "columns_source": {}}
 
 def test_values_are_as_short_as_can_be():
     for value, told in (
-        (0.0039500532345678, 0.00395005323), (64.0, 64), (38928384.0, 38928384),
-        (900000000000064.0, 900000000000064), (1100000000000064.0, 1100000000000064.0),
-        (123456789.25, 123456789), (NAN, None), (None, None), ("a", "a"), (["a", 3], "a, 3"),
-        ([{"operator": "mul", "calls": 2.0, "share": None}, "x"], "operator mul calls 2, x"),
-        (({"share": 0.12345678},), "share 0.123457"),
-    ):  # fmt: skip
+            (0.0039500532345678, 0.00395005323), (64.0, 64), (38928384.0, 38928384),
+            (900000000000064.0, 900000000000064), (1100000000000064.0, 1100000000000064.0),
+            (123456789.25, 123456789), (NAN, None), (None, None), ("a", "a"), (["a", 3], "a, 3"),
+            ([{"operator": "mul", "calls": 2.0, "share": None}, "x"], "operator mul calls 2, x"),
+            (({"share": 0.12345678},), "share 0.123457")):  # fmt: skip
         assert (compact(value), type(compact(value))) == (told, type(told))
     # What was not measured sorts below 0 and weighs nothing.
     assert [module.number(value) for value in (2.5, 3, None, "4", NAN)] == [2.5, 3, -1, -1, -1]
@@ -62,10 +61,9 @@ def test_headings_say_unit_layer_sense_and_why_cells_are_empty():
 
 def test_a_cut_module_tree_keeps_the_heaviest_and_those_around_them():
     records = [row("modules", path="Net", forward_s=0.001)]
-    for at in range(50):
+    for at, column in enumerate(["forward_s", "backward_s"] * 25):
         # A parent as light as nothing, and a child that is heavy in one of two columns.
         records.append(row("modules", path=f"Net.{at}", forward_s=0.0))
-        column = ("forward_s", "backward_s")[at % 2]
         records.append(row("modules", path=f"Net.{at}.a", **{column: at + 0.5}))
     kept = [record["path"] for record in module.module_records(records, most=10)]
     assert kept == ["Net", *(f"Net.{at}{end}" for at in range(40, 50) for end in ("", ".a"))]

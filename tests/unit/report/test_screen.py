@@ -47,8 +47,7 @@ def test_text_is_what_fits_and_what_a_terminal_can_show():
 
 @pytest.mark.parametrize(("is_terminal", "term", "no_color", "wanted"), [
     (True, "xterm", None, True), (False, "xterm", None, False), (True, "xterm", "1", False),
-    (True, "xterm", "", True), (True, "dumb", None, False),
-])  # fmt: skip
+    (True, "xterm", "", True), (True, "dumb", None, False)])  # fmt: skip
 def test_colour_is_for_terminals_that_want_it(monkeypatch, is_terminal, term, no_color, wanted):
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)

@@ -59,12 +59,11 @@ def below(server, name):
 
 def test_files_are_given_out_below_the_token(server, folder):
     for name, kind in (
-        ("", "text/html; charset=utf-8"), ("report.html", "text/html; charset=utf-8"),
-        ("torch/trace.json.gz", "application/gzip"), ("run.log", "text/plain; charset=utf-8"),
-        # Only the page is HTML.
-        ("report.json", "application/json; charset=utf-8"),
-        ("torch/x.html", "application/octet-stream"),
-    ):  # fmt: skip
+            ("", "text/html; charset=utf-8"), ("report.html", "text/html; charset=utf-8"),
+            ("torch/trace.json.gz", "application/gzip"), ("run.log", "text/plain; charset=utf-8"),
+            # Only the page is HTML.
+            ("report.json", "application/json; charset=utf-8"),
+            ("torch/x.html", "application/octet-stream")):  # fmt: skip
         content = (folder / (name or "report.html")).read_bytes()
         status, body, head = ask(server, below(server, name))
         assert (status, body, head["Content-Type"]) == (200, content, kind)

@@ -60,8 +60,7 @@ def test_the_headline_says_what_is_not_known_and_what_there_is_one_of():
     mark.update(
         mode="pipelined", warmup_steps=1, outliers=1, stopped_by="a comet", device_median_s=0.003,
         ci95_low_s=None, items_per_s=None, cores_busy=None, synchronised_ci95_low_s=None,
-        between_process={"medians_s": [0.01, None]}, target=None,
-    )  # fmt: skip
+        between_process={"medians_s": [0.01, None]}, target=None)  # fmt: skip
     report["script"] = "model.py"
     first, step, rates, spread, other, _ = headline(report)
     assert (first[:10], other) == ("model.py: ", "synchronised 12.9 ms")
@@ -109,8 +108,7 @@ def test_throughput_has_its_knee_its_maximum_and_what_ended_it():
     assert told[1][:2] + told[1][3:4] == ["bfloat16", "–", "1234"]
     assert [line[0] for line in told[2:]] == [
         "float32: memory: the limit of 2.00 GiB refuses a batch of 256", "bfloat16: a note",
-        "float16: failed: no kernel",
-    ]  # fmt: skip
+        "float16: failed: no kernel"]  # fmt: skip
 
 
 def test_variants_have_speedup_and_whether_their_results_are_equal():

@@ -67,9 +67,8 @@ def test_columns_are_left_out_where_figures_would_be_cut():
     report["tables"]["modules"][1] |= {"backward_s": 0.002, "flop_per_s": 2.5e9}
     times = "forward backward self calibrated share"
     for width, columns in (
-        (47, "self calibrated"), (48, "self calibrated share"), (71, "self calibrated share"),
-        (72, times), (109, times), (110, f"{times} FLOP/s"),
-    ):  # fmt: skip
+            (47, "self calibrated"), (48, "self calibrated share"), (71, "self calibrated share"),
+            (72, times), (109, times), (110, f"{times} FLOP/s")):  # fmt: skip
         told = printed(report, width=width)
         assert told["module"][0] == columns.split()
         assert told["operator"][0] == ["calls", "self", "calibrated"][width < 48 :]
@@ -166,8 +165,7 @@ def _import(own=(), modules=(), **facts):
 def test_an_import_has_a_line_with_its_medians():
     steps = [
         (1, "0", 46, 0.003, 0.014), (2, "0", 50, 0.009, 0.02), (3, "0", 47, 0.004, 0.015),
-        (4, "0", None, 0.5, 0.9), (5, "0", 900, None, 0.9),
-    ]  # fmt: skip
+        (4, "0", None, 0.5, 0.9), (5, "0", 900, None, 0.9)]  # fmt: skip
     told = "nsys: 12 steps of out.sqlite (nsys 2024.6.2.225)"
     known = f"{told}; 47 kernels a step; no kernel for 4.00 ms of 15.0 ms"
     assert module.nsys_line(_import(steps)) == known

@@ -112,12 +112,10 @@ def call(caller, callee, total_s, calls=1.0):
 MAIN, WORK = function("main", 1.0, 3.0), function("work", 2.0, 2.0)
 IN_CYCLE = [
     function("main", 0.5, 6.5), function("call", 1.0, 6.0), function("forward", 2.0, 5.5),
-    function("linear", 3.0, 3.0),
-]  # fmt: skip
+    function("linear", 3.0, 3.0)]  # fmt: skip
 CALLS = [
     call("main", "call", 6.0), call("call", "forward", 5.5), call("forward", "call", 5.0),
-    call("call", "linear", 3.0),
-]  # fmt: skip
+    call("call", "linear", 3.0)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("functions", "calls", "entered", "cycles"), [
@@ -133,8 +131,7 @@ CALLS = [
     (IN_CYCLE[1:], CALLS[1:], {"call": 6.0}, [{"call", "forward"}]),
     # Rounding is no entry, from a thousandth on it is.
     ([MAIN, WORK], [call("main", "work", 1.9985)], {"main": 3.0}, []),
-    ([MAIN, WORK], [call("main", "work", 1.997)], {"main": 3.0, "work": 0.003}, []),
-])  # fmt: skip
+    ([MAIN, WORK], [call("main", "work", 1.997)], {"main": 3.0, "work": 0.003}, [])])  # fmt: skip
 def test_time_that_no_caller_accounts_for_is_entered(functions, calls, entered, cycles):
     tree = call_tree(functions, calls)
     names = [each[2] for each in tree.functions]

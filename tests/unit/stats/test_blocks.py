@@ -39,16 +39,14 @@ class HandClock(Clock):
 
 # Samples, calls in each, how late the device is; times by the host, the CPU and the device, the
 # block's mean (all in ms), and waits: before, after each sample, and at the end.
-@cases(
-    "block how host cpu device mean waits",
-    ((3, 2), {}, [1.5, 3.5, 5.5], [0.75, 1.75, 2.75], [], 3.5, 5),
-    ((3, 1, 10), {}, [11, 12, 13], [5.5, 6, 6.5], [251, 262, 263], 12, 5),
-    ((3, 1, 10), {"synchronised": False}, [1, 2, 3], [0.5, 1, 1.5], [251, 252, 253], 12, 2),
-    # The first sample beyond the limit is the last: they end 1, 3, 6, 10 ms after the begin.
-    ((9, 1), {"longest_s": 0.0005}, [1], [0.5], [], 1, 3),
-    ((9, 1), {"longest_s": 0.0059}, [1, 2, 3], [0.5, 1, 1.5], [], 2, 5),
-    ((9, 1), {"longest_s": 0.0061}, [1, 2, 3, 4], [0.5, 1, 1.5, 2], [], 2.5, 6),
-)
+@cases("block how host cpu device mean waits",
+       ((3, 2), {}, [1.5, 3.5, 5.5], [0.75, 1.75, 2.75], [], 3.5, 5),
+       ((3, 1, 10), {}, [11, 12, 13], [5.5, 6, 6.5], [251, 262, 263], 12, 5),
+       ((3, 1, 10), {"synchronised": False}, [1, 2, 3], [0.5, 1, 1.5], [251, 252, 253], 12, 2),
+       # The first sample beyond the limit is the last: they end 1, 3, 6, 10 ms after the begin.
+       ((9, 1), {"longest_s": 0.0005}, [1], [0.5], [], 1, 3),
+       ((9, 1), {"longest_s": 0.0059}, [1, 2, 3], [0.5, 1, 1.5], [], 2, 5),
+       ((9, 1), {"longest_s": 0.0061}, [1, 2, 3, 4], [0.5, 1, 1.5, 2], [], 2.5, 6))  # fmt: skip
 def test_times_of_a_block(block, how, host, cpu, device, mean, waits):
     samples, calls, *late = block
     clock = HandClock(*late)

@@ -149,15 +149,11 @@ def fails(*_):
 
 # Answers of nvidia-ml-py to `nvmlDeviceGet...`, as of a machine with an NVIDIA driver.
 ANSWERS = {
-    "Name": lambda: b"NVIDIA Test",
-    "PersistenceMode": lambda: 1,
-    "PerformanceState": lambda: 2,
+    "Name": lambda: b"NVIDIA Test", "PersistenceMode": lambda: 1, "PerformanceState": lambda: 2,
     "ClockInfo": lambda kind: {1: 1410, 2: 1593}[kind],
     "MaxClockInfo": lambda kind: {1: 1980, 2: 2619}[kind],
-    "CurrentClocksThrottleReasons": lambda: 0x4 | 0x40,
-    "Temperature": lambda sensor: 71 + sensor,
-    "PowerUsage": lambda: 250_500,
-}
+    "CurrentClocksThrottleReasons": lambda: 0x4 | 0x40, "Temperature": lambda sensor: 71 + sensor,
+    "PowerUsage": lambda: 250_500}  # fmt: skip
 
 
 def driver_of(count=lambda: 2, **changed):

@@ -18,7 +18,6 @@ from torch import nn
 from profstack.capture.hooks import DISCOVER, RANGES, ROOT
 from profstack.layer import SliceContext, calls_per_step
 from profstack.readers import cprofile as reader
-from profstack.readers.cprofile import is_own
 from profstack.wrappers.cprofile import CProfileWrapper
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
@@ -218,7 +217,7 @@ def test_profstacks_own_functions_and_other_threads_never_appear(mode, captured,
     # The same functions with the same counts and callers as without profstack.
     assert (counts(taken), edges(taken)) == (counts(plain), edges(plain))
     for row in taken.frames["functions"]:
-        assert not is_own(row["file"])
+        assert not reader.is_own(row["file"])
         assert min(row["self_s"], row["total_s"]) >= 0
     # From Python 3.12 on sys.monitoring sees every thread.
     thread = threading.Thread(target=fibonacci, args=(5,))

@@ -13,7 +13,6 @@ from profstack.readers.flops.counting import COMPILED, CountedStep
 from profstack.readers.torchtrace.bounds import OtherProfilers
 from profstack.storage.vocabulary import OPTIMIZER
 from profstack.wrappers import flops as flops_layer
-from profstack.wrappers.flops import CHECK, FlopsWrapper
 from tests.support.flop_slices import count
 
 X = torch.randn(3, 4)
@@ -21,7 +20,7 @@ PRODUCT = 2 * 3 * 4 * 3
 
 
 def begun(mode="count", steps=1, index=0):
-    wrapper = FlopsWrapper()
+    wrapper = flops_layer.FlopsWrapper()
     wrapper.start(SliceContext(index, mode, steps, Path()))
     return wrapper
 
@@ -46,13 +45,10 @@ def test_rows_are_sums_over_the_steps_that_count():
     wrapper.listener().steps = [first, second, third, CountedStep(calls={a: 5})]
     taken = wrapper.take([0.0] * 4, {4: SimpleNamespace(path="Net.a")}, (1,))
     expected = (
-        (4, "aten::mm", 0, 6, 40, 4),
-        (4, "aten::mm", 1, 8, 60, None),
-        (None, "aten::mm", 0, 8, 67, 0),
-        (4, "aten::mm", 0, 13, None, None),
-        (OPTIMIZER, "aten::bmm", 0, 6, 50, 8),
-        (None, "aten::mm", 0, 9, None, None),
-    )
+        (4, "aten::mm", 0, 6, 40, 4), (4, "aten::mm", 1, 8, 60, None),
+        (4, "aten::mm", 0, 13, None, None), (OPTIMIZER, "aten::bmm", 0, 6, 50, 8),
+        (None, "aten::mm", 0, 8, 67, 0), (None, "aten::mm", 0, 9, None, None),
+    )  # fmt: skip
     rows = [tuple(row.values()) for row in taken.frames["flop_counts"]]
     assert sorted(rows, key=str) == sorted(((3, "FlopCounterMode", *x) for x in expected), key=str)
     assert (taken.notes, taken.holds_all) == ([], False)
@@ -64,23 +60,23 @@ def test_rows_are_sums_over_the_steps_that_count():
 
 def test_a_dispatch_mode_of_the_script_and_compiled_code_have_precedence(monkeypatch):
     with FlopCounterMode(display=False) as stock:
-        assert "dispatch mode" in str(FlopsWrapper().busy_reason("count"))
-    wrapper = begun()
+        assert "dispatch mode" in str(flops_layer.FlopsWrapper().busy_reason("count"))
+    wrapper, other = begun(), FlopCounterMode(display=False)
     torch.mm(X, X.T)
-    # Entered inside the slice, and left after it.
-    stock.__enter__()
-    torch.mm(X, X.T)
-    wrapper.stop()
-    torch.mm(X, X.T)
-    stock.__exit__(None, None, None)
-    assert (stock.get_total_flops(), depth()) == (2 * PRODUCT, 0)
+    # Entered inside the slice, and left after it: the mode goes from under both.
+    with other, stock:
+        torch.mm(X, X.T)
+        wrapper.stop()
+        assert depth() == 2
+        torch.mm(X, X.T)
+    assert (other.get_total_flops(), stock.get_total_flops(), depth()) == (*[2 * PRODUCT] * 2, 0)
     rows = wrapper.take([0.0, 1.0], {}).frames["flop_counts"]
     assert ([row["flop"] for row in rows], wrapper.busy_reason("count")) == ([2 * PRODUCT], None)
     wrapper = begun()
     torch.mm(X, X.T)
     wrapper.stop()
     monkeypatch.setattr(flops_layer, "has_compiled", lambda: True)
-    assert [wrapper.busy_reason(mode) for mode in ("count", CHECK)] == [COMPILED] * 2
+    assert [wrapper.busy_reason(mode) for mode in ("count", flops_layer.CHECK)] == [COMPILED] * 2
     taken = wrapper.take([0.0, 1.0], {})
     assert (taken.frames, taken.notes) == ({}, [("gave-way", COMPILED)])
 
@@ -104,7 +100,7 @@ def test_a_profiler_of_the_scripts_own_records_no_counting(monkeypatch):
 
 def test_the_check_counts_the_same_forward_and_says_what_to_install(monkeypatch):
     net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(5, 4)
-    checked = count(lambda: net(x).sum().backward(), steps=3, left_out=(1,), mode=CHECK)
+    checked = count(lambda: net(x).sum().backward(), steps=3, left_out=(1,), mode=flops_layer.CHECK)
     linear = {row["path"]: row["flop"] for row in checked.rows if row["operator"] == "linear"}
     assert linear == {"Sequential.0": 2 * 2 * 5 * 4 * 8, "Sequential.2": 2 * 2 * 5 * 8 * 3}
     # An activation is no multiply-add.
@@ -115,7 +111,7 @@ def test_the_check_counts_the_same_forward_and_says_what_to_install(monkeypatch)
     without = lambda name: None if "flops" in name else found(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
     monkeypatch.setattr(flops_layer.model_copies, "installed", list)
-    assert "profstack[all]" in str(FlopsWrapper().busy_reason(CHECK))
+    assert "profstack[all]" in str(flops_layer.FlopsWrapper().busy_reason(flops_layer.CHECK))
 
 
 def test_copies_are_counted_for_the_steps_that_count(monkeypatch):
@@ -123,7 +119,7 @@ def test_copies_are_counted_for_the_steps_that_count(monkeypatch):
     counted = lambda *given: (asked.append(given), ([{"flop": 5}], [note]))[1]  # noqa: E731
     monkeypatch.setattr(flops_layer.model_copies, "count", counted)
     for stamps, left_out in (([0.0] * 6, (1, 3)), ([0.0, 1.0], (0,))):
-        wrapper = begun(CHECK, 5, 2)
+        wrapper = begun(flops_layer.CHECK, 5, 2)
         wrapper.stop()
         taken = wrapper.take(stamps, {}, left_out)
         assert (taken.frames["flop_counts"], taken.notes[-1]) == ([{"flop": 5}], note)

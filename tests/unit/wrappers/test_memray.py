@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from profstack import layer
-from profstack.layer import SliceContext
 from profstack.wrappers import memray as memray_layer
-from profstack.wrappers.memray import MemrayWrapper
+from tests.support.commands import fails
 from tests.support.tables import cases
 
 HERE = __file__
@@ -56,8 +55,8 @@ def tool(monkeypatch):
 
 
 def captured(folder, modules=()):
-    wrapper = MemrayWrapper()
-    wrapper.start(SliceContext(4, "allocations", 3, folder))
+    wrapper = memray_layer.MemrayWrapper()
+    wrapper.start(layer.SliceContext(4, "allocations", 3, folder))
     wrapper.stop()
     wrapper.stop()
     return wrapper.take([0.0, 1.0], dict(enumerate(modules)))
@@ -159,19 +158,16 @@ def test_a_command_line_is_masked_or_the_file_not_kept(tool, tmp_path, monkeypat
 
 
 def test_a_slice_without_allocations_is_empty(tool, tmp_path):
-    for data in (captured(tmp_path), MemrayWrapper().take([0.0, 1.0], {})):
+    for data in (captured(tmp_path), memray_layer.MemrayWrapper().take([0.0, 1.0], {})):
         assert [slug for slug, _ in data.notes] == ["empty-capture"]
 
 
 def test_reasons_not_to_be_used(monkeypatch):
-    wrapper = MemrayWrapper()
+    wrapper = memray_layer.MemrayWrapper()
     assert (wrapper.busy_reason("allocations"), wrapper.step_limit()) == (None, 5)
     # It is used on request alone, and says what to install.
     assert ("memray" in layer.ON_REQUEST, "memray" in layer.BUILT_IN) == (True, False)
-    assert MemrayWrapper.unavailable_reason() is None
+    assert memray_layer.MemrayWrapper.unavailable_reason() is None
 
-    def missing(name):
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(memray_layer, "import_module", missing)
-    assert "pip install 'profstack[memray]'" in str(MemrayWrapper.unavailable_reason())
+    monkeypatch.setattr(memray_layer, "import_module", fails(ImportError("no memray")))
+    assert "pip install 'profstack[memray]'" in str(memray_layer.MemrayWrapper.unavailable_reason())

@@ -7,7 +7,6 @@ import torch
 
 from profstack.layer import SliceContext
 from profstack.readers import nvtx
-from profstack.readers.nvtx import Range
 from profstack.wrappers.nvtx import NvtxWrapper, records
 from tests.support.wrapped import Net, training
 
@@ -46,7 +45,7 @@ def test_steps_in_ranges(observed, domain, monkeypatch):
     assert (domain.open, domain.numbers, taken.status) == ([], [10, 11], "recorded")
     # Rows are sums over steps less the clock.
     monkeypatch.setattr(nvtx, "clock_s", lambda: 0.5)
-    net, step = Range("module", "Net", None), Range("step", "step", None)
+    net, step = nvtx.Range("module", "Net", None), nvtx.Range("step", "step", None)
     rows = records(4, [[(net, 2, 7.0), (step, 1, 2.0)], [(net, 1, 1.0), (step, 1, 0.5)]])
     expected = [(4, "step", "step", 2, None), (4, "module", "Net", 3, 5.0)]
     assert [tuple(row.values()) for row in rows] == expected

@@ -13,18 +13,18 @@ from profstack.capture.hooks import RANGES
 from profstack.layer import SliceContext
 from profstack.readers.torchtrace import bounds, line_tracer
 from profstack.wrappers import torch_profiler
-from profstack.wrappers.torch_profiler import TorchProfilerWrapper
+from tests.support.commands import fails
 from tests.support.torch_slices import slice_of
 from tests.support.wrapped import Net, training
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
-MODES = [mode.name for mode in TorchProfilerWrapper.modes]
+MODES = [mode.name for mode in torch_profiler.TorchProfilerWrapper.modes]
 
 
 @pytest.fixture
 def wrapper(monkeypatch, nobody_watches):
     monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(__file__).parent))
-    made = TorchProfilerWrapper()
+    made = torch_profiler.TorchProfilerWrapper()
     yield made
     made.close()
 
@@ -114,6 +114,8 @@ def test_what_each_mode_asks_of_the_profiler(wrapper, tmp_path, monkeypatch, cas
     (on_device, on_main, mode), profile = case, MagicMock()
     monkeypatch.setattr("torch.autograd.profiler.profile", profile)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: on_device)
+    # To ask for it initialises the driver, and what the script forks later could not use it.
+    monkeypatch.setattr("torch.cuda.is_available", fails(AssertionError("asked")))
     monkeypatch.setattr(torch_profiler, "_on_main_thread", lambda: on_main)
     wrapper._bound = MagicMock()
     wrapper.start(SliceContext(0, mode, 1, tmp_path))

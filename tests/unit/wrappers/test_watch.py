@@ -8,7 +8,6 @@ import pytest
 from profstack.readers.watch import Samples, Stacks
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from profstack.wrappers import watch as module
-from profstack.wrappers.watch import WatchWrapper
 
 
 def still_sampler():
@@ -39,7 +38,7 @@ def slugs(taken):
 
 
 def test_what_is_handed_over_and_noted(sampler):
-    wrapper = WatchWrapper()
+    wrapper = module.WatchWrapper()
     wrapper.resume()
     sampler.samples.add(1.0, 77)
     sampler.failure, sampler.gave_way = "OSError: gone", True

@@ -20,7 +20,6 @@ from torch.nn import functional
 from profstack import layer
 from profstack.capture.hooks import DISCOVER, RANGES
 from profstack.capture.observers import GuardedListener
-from profstack.layer import LISTENED, MEMORY_PROFILER, SliceContext, SliceData
 from profstack.readers.torchtrace import line_tracer
 from profstack.storage.schema.recorded import RECORDED as RECORDED_TABLES
 from tests.support.wrapped import Net
@@ -29,7 +28,7 @@ KINDS = {name: layer.load(name) for name in (*layer.BUILT_IN, *layer.ON_REQUEST)
 CASES = [(name, mode.name) for name, kind in KINDS.items() for mode in kind.modes]
 RECORDED = RECORDED_TABLES | {one.name: one.table for kind in KINDS.values() for one in kind.tables}
 # With the tool beside profstack's own tracer, which is armed either way.
-CONTEXT = partial(SliceContext, memory_by=MEMORY_PROFILER)
+CONTEXT = partial(layer.SliceContext, memory_by=layer.MEMORY_PROFILER)
 BACKGROUND = [name for name, kind in KINDS.items() if kind.background]
 
 
@@ -84,7 +83,7 @@ def observe(wrapper, mode, folder, hooks, index=0):
     net = Net()
     steps_of(net, 2)()
     # Those that stand in a slice of that mode, as far as they matter here.
-    hooks.set_mode(DISCOVER if wrapper.mode(mode).calls == LISTENED else RANGES)
+    hooks.set_mode(DISCOVER if wrapper.mode(mode).calls == layer.LISTENED else RANGES)
     assert wrapper.busy_reason(mode) is None
     wrapper.start(CONTEXT(index, mode, 2, folder))
     hooks.emit_ranges(True)
@@ -133,6 +132,7 @@ def results():
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
     before, wrapper, plain = armed(), KINDS[name](), results()
+    threads = set(sys._current_frames())
     # A slice that never began or has no steps is no error.
     wrapper.stop()
     wrapper.start(CONTEXT(0, mode, 1, tmp_path))
@@ -178,6 +178,8 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
         wrapper.abandon()
         wrapper.close()
     assert (armed(), list(folder.iterdir())) == (before, [])
+    # All that run Python, also those that `threading` does not know.
+    assert set(sys._current_frames()) <= threads
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -214,7 +216,7 @@ def test_a_wrapper_says_what_it_is_and_occupies_what_it_uses(name, tmp_path, dom
 def test_a_background_layer_hands_over_what_it_saw_and_leaves_nothing(name):
     before, threads, wrapper, plain = armed(), _thread._count(), KINDS[name](), results()
     for _ in range(2):
-        taken, deadline = SliceData(), time.perf_counter() + 60
+        taken, deadline = layer.SliceData(), time.perf_counter() + 60
         # On a busy machine the thread of the layer may have to wait for its turn.
         while not any(taken.frames.values()) and time.perf_counter() < deadline:
             wrapper.resume()

@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from profstack.readers.flops.counting import COMPILED, Count, Owners
+from tests.support.commands import fails
+from tests.support.engine import elsewhere
 from tests.support.flop_slices import count
 
 X = torch.randn(3, 4)
@@ -71,12 +73,6 @@ def test_forward_work_done_again_is_backward_work_as_are_second_derivatives():
     assert count(step).by_module == works
 
 
-def on_a_thread(call):
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-
-
 def test_an_error_or_another_thread_leaves_the_rest_where_it_belongs():
     net, outer = nn.Linear(3, 3), nn.Sequential(nn.Identity(), nn.Linear(5, 5))
 
@@ -84,7 +80,7 @@ def test_an_error_or_another_thread_leaves_the_rest_where_it_belongs():
         with pytest.raises(RuntimeError):
             outer(torch.ones(2, 2))
         net(torch.ones(2, 3))
-        on_a_thread(lambda: torch.mm(X, X.T))
+        elsewhere(lambda: torch.mm(X, X.T))
         torch.mv(X, X[0])
 
     assert count(step).by_module == {"Linear": (2 * 2 * 3 * 3, 0), None: (2 * 3 * 4, 0)}
@@ -124,7 +120,7 @@ def test_on_another_thread_the_frames_tell_the_owner(reentrant):
         with asking:
             engine.run_backward((out,), (torch.ones(()),), False, False, (), True, True)
 
-    on_a_thread(backward)
+    elsewhere(backward)
     # Forward again, then both gradients of the last layer and both of the first.
     again = [("first", 1), ("last", 1)]
     assert asking.found == [*again, *[("last", 1)] * 2, *[("first", 1)] * 2]
@@ -147,10 +143,8 @@ def test_calls_without_a_formula_have_rows_of_their_own():
 
 
 def test_a_formula_that_fails_is_a_call_without_a_figure(monkeypatch):
-    def fails(*_, **__):
-        raise AssertionError("shapes of another kind\nand more")
-
-    monkeypatch.setitem(torch.utils.flop_counter.flop_registry, torch.ops.aten.mm, fails)
+    failing = fails(AssertionError("shapes of another kind\nand more"))
+    monkeypatch.setitem(torch.utils.flop_counter.flop_registry, torch.ops.aten.mm, failing)
     counted = count(lambda: (torch.mm(X, X.T), torch.mv(X, X[0])))
     assert counted.operators == {"aten::mm": None, "aten::mv": 2 * 3 * 4}
     ((slug, text),) = counted.captured.notes

@@ -5,7 +5,6 @@ import traceback
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from profstack.readers.flops.counting import Count
 from tests.support.flop_slices import count
@@ -103,18 +102,3 @@ def test_errors_of_the_script_have_no_frame_of_ours(name):
     finally:
         counting.end()
     assert (torch._C._len_torch_dispatch_stack(), counting.error) == (0, None)
-
-
-def test_it_is_taken_off_from_under_modes_of_the_script():
-    counting = Count(torch)
-    inner, outer = FlopCounterMode(display=False), FlopCounterMode(display=False)
-    counting.begin()
-    with outer, inner:
-        torch.mm(X, X.T)
-        counting.end()
-        assert torch._C._len_torch_dispatch_stack() == 2
-        torch.mm(X, X.T)
-    counting.end()
-    assert torch._C._len_torch_dispatch_stack() == 0
-    assert outer.get_total_flops() == inner.get_total_flops() == 2 * PRODUCT
-    assert list(counting.rest().flop.values()) == [PRODUCT]

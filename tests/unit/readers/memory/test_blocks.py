@@ -9,7 +9,7 @@ import torch
 
 from profstack.readers.memory import blocks
 from profstack.readers.memory.blocks import FOR_EVER, SINCE_EVER, AllocatorEvents, Curves
-from profstack.readers.torchtrace.attribution import attribute
+from profstack.readers.torchtrace.attribution import attribute, operators_around
 from profstack.readers.torchtrace.events import read_host
 from profstack.storage.vocabulary import MODULE_PREFIX
 from tests.support.events import Event
@@ -97,7 +97,7 @@ def test_the_operator_around_an_event_is_the_outermost_inside_its_mark():
     spans += (("[memory]", 65, 65), ("a range of the script's own", 100, 120))
     events = read_host([Event(*span) for span in (*spans, ("[memory]", 110, 110))])
     owned = attribute(events, [0, 200], lambda number: False)
-    around = blocks.operators_around(owned)[events.memory]
+    around = operators_around(owned)[events.memory]
     names = [events.names.values[events.names.ids[at - 1]] if at else None for at in around]
     assert names == ["aten::linear", None, "aten::mm", None]
     # An address keeps its bits.

@@ -12,18 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from profstack.readers.memory import kinds
 from profstack.readers.memory.kinds import HELD, Block, find_alive
 from tests.support import memory_slices
-from tests.support.memory_slices import (
-    ADAM,
-    BATCH,
-    FLOAT,
-    INPUT,
-    LEARNED,
-    NARROW,
-    WIDE,
-    WIDTH,
-    Net,
-    training,
-)
+from tests.support.memory_slices import BATCH, FLOAT, INPUT, LEARNED, WIDE, WIDTH, Net, training
 from tests.support.torch_slices import observe
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -40,13 +29,16 @@ def batch(**how):
 def test_the_first_step_takes_gradients_and_state_and_inference_gives_an_output():
     found = owners(training(Net()), warm=0)
     assert (found["gradients"][0], *found["gradients"][2:]) == (0, LEARNED, LEARNED)
-    assert found["optimizer state"] == (0, 0, ADAM, ADAM)
+    assert found["optimizer state"] == (0, 0, memory_slices.ADAM, memory_slices.ADAM)
     net, x = Net().eval(), batch()
     found = owners(torch.no_grad()(lambda: (net(x), None)[1]))
     assert (found["inputs"], found["parameters"]) == ((INPUT,) * 4, (LEARNED,) * 4)
     assert "gradients" not in found
     # What it gave back outlives the call; the script lets go of it after.
-    assert (found["activations"][2:], found["temporaries"][1]) == ((NARROW, 0), 2 * WIDE)
+    assert (found["activations"][2:], found["temporaries"][1]) == (
+        (memory_slices.NARROW, 0),
+        2 * WIDE,
+    )
 
 
 class Again(nn.Sequential):

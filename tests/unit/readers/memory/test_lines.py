@@ -28,15 +28,10 @@ def columns(rows, *names):
 # Time, place, run, and bytes by the resident set, malloc and the device; and of samples. Line 9 has
 # a run that goes on, and one that begins unseen.
 READINGS = (
-    (10, 0, 0, 100, 50, 5),
-    (30, 2, 1, 130, 90, 9),
-    (40, NO_LINE, NO_LINE, 125, 95, 9),
-    (45, 1, 3, 140, 60, 9),
-    (55, 2, 1, 150, 100, UNKNOWN),
-    (60, 2, ~5, 149, 70, 9),
-    (85, 0, 6, 160, 80, 9),
-    (90, NO_LINE, NO_LINE, 170, 81, 9),
-)
+    (10, 0, 0, 100, 50, 5), (30, 2, 1, 130, 90, 9), (40, NO_LINE, NO_LINE, 125, 95, 9),
+    (45, 1, 3, 140, 60, 9), (55, 2, 1, 150, 100, UNKNOWN), (60, 2, ~5, 149, 70, 9),
+    (85, 0, 6, 160, 80, 9), (90, NO_LINE, NO_LINE, 170, 81, 9),
+)  # fmt: skip
 SAMPLES = ((15, 120, 40), (35, 131, 200), (42, 999, 999), (57, 190, UNKNOWN))
 NONE = (None, None)
 # Without the resident set, and without malloc's bytes and samples.

@@ -14,23 +14,8 @@ from profstack.readers.memory.kinds import KINDS, Alive, Block
 from profstack.readers.memory.owners import TensorBlocks
 from profstack.storage.vocabulary import OPTIMIZER
 from tests.support import memory_slices as by_hand
-from tests.support.memory_slices import (
-    ADAM,
-    BATCH,
-    FLOAT,
-    HIDDEN,
-    INPUT,
-    LEARNED,
-    LEARNED_A,
-    LEARNED_B,
-    NARROW,
-    OUT,
-    WIDE,
-    WIDTH,
-    Net,
-    holders,
-    owners,
-)
+from tests.support.commands import fails
+from tests.support.memory_slices import BATCH, FLOAT, INPUT, LEARNED_B, WIDE, WIDTH, holders, owners
 from tests.support.torch_slices import observe
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -40,7 +25,7 @@ HELD = "held by the script"
 
 
 def observed(net=None):
-    return observe(by_hand.training(net or Net()), 1, "detail")
+    return observe(by_hand.training(net or by_hand.Net()), 1, "detail")
 
 
 def peaks(taken):
@@ -58,25 +43,30 @@ def test_a_training_step_to_the_byte():
     assert owners(taken) == {
         "activations": (0, WIDE + FLOAT, WIDE + FLOAT, 0),
         "temporaries": (0, 2 * WIDE + FLOAT, 2 * WIDE + FLOAT, 0),
-        "gradients": (LEARNED, LEARNED_B, LEARNED, LEARNED),
-        "parameters": (LEARNED,) * 4,
-        "optimizer state": (ADAM,) * 4,
+        "gradients": (by_hand.LEARNED, LEARNED_B, by_hand.LEARNED, by_hand.LEARNED),
+        "parameters": (by_hand.LEARNED,) * 4,
+        "optimizer state": (by_hand.ADAM,) * 4,
         "inputs": (0, INPUT, INPUT, 0),
     }
     held = holders(taken)
     expected = {("activations", "Net.act"): WIDE, ("temporaries", "Net.act"): WIDE}
-    expected |= {("temporaries", "Net.b"): WIDE, ("parameters", "Net.a"): LEARNED_A}
+    expected |= {("temporaries", "Net.b"): WIDE, ("parameters", "Net.a"): by_hand.LEARNED_A}
     expected |= {("optimizer state", "Net.b"): 2 * LEARNED_B + 2 * FLOAT}
     expected |= {("inputs", "(wait)"): INPUT}
     assert {row[:2]: row[-1] for row in held}.items() >= expected.items()
     assert {row[2:] for row in held if row[:2] == ("gradients", "Net.b")} == {
-        ("AddmmBackward0", 1, 1, HIDDEN * OUT * FLOAT),
-        ("aten::sum", 1, 1, OUT * FLOAT),
+        ("AddmmBackward0", 1, 1, by_hand.HIDDEN * by_hand.OUT * FLOAT),
+        ("aten::sum", 1, 1, by_hand.OUT * FLOAT),
     }
     sizes = [row[-1] for row in held]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == sum(figures[1] for figures in owners(taken).values())
-    assert peaks(taken) == {"Net": 2 * WIDE, "Net.a": WIDE, "Net.act": WIDE, "Net.b": NARROW}
+    assert peaks(taken) == {
+        "Net": 2 * WIDE,
+        "Net.a": WIDE,
+        "Net.act": WIDE,
+        "Net.b": by_hand.NARROW,
+    }
 
 
 class Planted(nn.Module):
@@ -115,17 +105,14 @@ def test_a_planted_temporary_comes_first_shared_parameters_once_and_batches_are_
 
 
 def test_what_fails_or_is_not_seen_is_a_note_and_the_times_stand(monkeypatch):
-    def fail(**_):
-        raise ValueError("no memory today")
-
-    taken = []
+    taken, failing = [], fails(ValueError("no memory today"))
     # A script that trains on a thread of its own is told why there is nothing.
     thread = threading.Thread(target=lambda: taken.append(observed()))
     thread.start()
     thread.join()
     # Nothing was seen of the modules' memory either, which is not the same as none.
     assert {row["host_net_bytes"] for row in taken[0].rows.values()} == {None}
-    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", fail)
+    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", failing)
     taken.append(observed())
     for each, why in zip(taken, ("thread of its own", "ValueError: no memory today"), strict=True):
         ((slug, text),) = each.captured.notes

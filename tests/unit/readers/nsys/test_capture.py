@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from profstack.readers.nsys import capture
-from profstack.readers.nsys.capture import Capture
 from profstack.readers.nsys.export import read_export
 from tests.support.nsys_files import AUTOGRAD, MAIN, PID, NsysFile, thread_of
 
@@ -23,7 +22,7 @@ def made(tmp_path):
         with NsysFile(path) as file:
             text = re.sub(r" lib\b", " domain=lib category=None", text)
             file.play(text + "; memory 1 1 1", other=OTHER, third=THIRD)
-        return Capture.of(read_export(path))
+        return capture.Capture.of(read_export(path))
 
     return read
 

@@ -12,7 +12,7 @@ from profstack.readers.nsys.export_file import frame_of
 from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS, rows_of
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from tests.support.nsys_files import AUTOGRAD, PID, NsysFile, thread_of
-from tests.support.tables import cases
+from tests.support.tables import cases, in_ns
 
 HELPER = thread_of(PID, PID + 2)
 LAUNCH = "cudaLaunchKernel"
@@ -34,15 +34,6 @@ def result(tmp_path):
         return {name.removeprefix("nsys_"): some for name, some in rows.items()}, facts
 
     return read
-
-
-def told(rows, columns):
-
-    def value(row, name):
-        is_time = name.endswith("_s") and row[name] is not None
-        return round(row[name] * 1e9) if is_time else row[name]
-
-    return [tuple(value(row, name) for name in columns.split()) for row in rows]
 
 
 # Steps 7 and 8, with what was before, and step 9 that was cut off. The kernel `a` begins when the
@@ -69,11 +60,11 @@ step 9 12000 None; launched 12100 12110 12200 a 12
 def test_two_steps_counted_by_hand(result):
     rows, facts = result(TWO_STEPS)
     columns = "steps first_step last_step per unlaunched open_ranges graphs_whole left_out"
-    found = told([facts], f"{columns} steps_wall_s captured_s")
+    found = in_ns([facts], f"{columns} steps_wall_s captured_s")
     assert found == [(2, 7, 8, "step", 1, 1, 0, {}, 2000, 13000 - 9000)]
     # What was launched in them, and what ran: a kernel from before makes the device busy.
     columns = "step device kernels started_s wall_s device_s busy_s idle_s"
-    assert told(rows["steps"], columns) == [
+    assert in_ns(rows["steps"], columns) == [
         (7, "cuda:0", 5, 1000, 1000, 310, 360, 640),
         (8, "cuda:0", 3, 2000, 1000, 100, 110, 890),
     ]
@@ -84,7 +75,7 @@ def test_two_steps_counted_by_hand(result):
     names = list(places.values())[1:]
     columns = "calls wall_s self_s device_s kernels"
     # A module in itself counts once in the outer one.
-    assert dict(zip(names, told(rows["ranges"], columns), strict=True)) == {
+    assert dict(zip(names, in_ns(rows["ranges"], columns), strict=True)) == {
         "epoch": (1, 2000, 2000, 400, 7),
         "step": (2, 2000, 1030, 400, 7),
         "step > forward": (1, 300, 20, 160, 2),
@@ -98,12 +89,12 @@ def test_two_steps_counted_by_hand(result):
         "augment": (1, 300, 300, 10, 1),
     }
     columns = "kind domain style on_steps_thread api_calls api_s elsewhere_s copies copied_bytes"
-    found = dict(zip(names, told(rows["ranges"], f"{columns} copies_s"), strict=True))
+    found = dict(zip(names, in_ns(rows["ranges"], f"{columns} copies_s"), strict=True))
     assert found["step"] == ("step", "profstack", "push_pop", 1, 9, 232, 100, 2, 4096, 60)
     assert (*found["step > backward"][4:7:2], *found["step > forward"][4:7:2]) == (1, 100, 2, 0)
     assert (*found["epoch"][::3][:2], *found["augment"][2:4]) == ("range", 1, "start_end", 0)
     columns = "name stream range_kind range_name launched_by in_graph calls"
-    assert set(told(rows["kernels"], f"{columns} device_s longest_s delay_s device")) == {
+    assert set(in_ns(rows["kernels"], f"{columns} device_s longest_s delay_s device")) == {
         ("a", 7, "module", "Net.fc", LAUNCH, 0, 1, 50, 50, 160, "cuda:0"),
         ("b", 13, "module", "Net", LAUNCH, 0, 1, 110, 110, 135, "cuda:0"),
         ("c", 7, "backward", "backward", LAUNCH, 0, 1, 100, 100, 50, "cuda:0"),
@@ -116,15 +107,15 @@ def test_two_steps_counted_by_hand(result):
     times = [row["device_s"] for row in rows["kernels"]]
     assert (len(times), times) == (8, sorted(times, reverse=True))
     columns = "direction from_memory to_memory device range_kind range_name calls bytes"
-    assert told(rows["copies"], f"{columns} device_s longest_s") == [
+    assert in_ns(rows["copies"], f"{columns} device_s longest_s") == [
         ("host to device", "pageable", "device", "cuda:0", "step", "step", 1, 4096, 50, 50),
         ("fill", None, "device", "cuda:0", "optimizer", "optimizer SGD", 1, 64, 10, 10),
     ]
-    api = told(rows["api"], "name range_name calls failed host_s")
+    api = in_ns(rows["api"], "name range_name calls failed host_s")
     assert api[0] == ("cudaDeviceSynchronize", "Net", 1, 1, 190)
     assert ((LAUNCH, "backward", 1, 0, 5) in api, sum(row[2] for row in api)) == (True, 10)
     # Every gap has its cause, and the kernels around the longest.
-    assert told(rows["gaps"], "cause count total_s longest_s after before") == [
+    assert in_ns(rows["gaps"], "cause count total_s longest_s after before") == [
         ("host late", 7, 1140, 290, "g", None),
         ("data wait", 1, 230, 230, "d in optimizer SGD", "a in Net"),
         ("synchronisation", 1, 150, 150, "e in augment", "f in step"),
@@ -147,14 +138,14 @@ def test_sums_and_the_longest_of_rows_that_are_alike(result):
         graph {at + 500} {at + 505} {at + 2}; library {at + 10} {at + 10 + length} cublasSgemm_v2
         os_call {at} {at + 3 * length} poll thread=helper"""
     rows, facts = result(text, "2026")
-    copies = told(rows["copies"], "calls bytes device_s longest_s")
+    copies = in_ns(rows["copies"], "calls bytes device_s longest_s")
     assert (copies, facts["graphs_whole"]) == ([(8, 120, 120, 70)], 3)
     # A graph that was traced whole is one kernel.
-    assert told(rows["kernels"], "name device in_graph calls device_s longest_s delay_s") == [
+    assert in_ns(rows["kernels"], "name device in_graph calls device_s longest_s delay_s") == [
         ("k", "cuda:3", 0, 3, 240, 140, 300),
         ("graph 1", "cuda:0", 1, 3, 15, 5, 300),
     ]
-    assert told(rows["api"], "library range_name calls failed host_s longest_s") == [
+    assert in_ns(rows["api"], "library range_name calls failed host_s longest_s") == [
         ("os", None, 1, None, 7850, 7850),
         ("os", None, 3, None, 360, 210),
         ("cublas", "step", 3, None, 120, 70),
@@ -164,9 +155,9 @@ def test_sums_and_the_longest_of_rows_that_are_alike(result):
         ("cuda", "step", 3, 0, 15, 5),
         ("cuda", "step", 3, 2, 12, 7),
     ]
-    assert told(rows["ranges"], "copies copied_bytes copies_s")[0] == (8, 120, 120)
+    assert in_ns(rows["ranges"], "copies copied_bytes copies_s")[0] == (8, 120, 120)
     # One device worked and another copied.
-    assert told(rows["steps"], "device") == [("cuda:0",), ("cuda:3",)]
+    assert in_ns(rows["steps"], "device") == [("cuda:0",), ("cuda:3",)]
 
 
 def test_without_steps_the_whole_capture_counts(result):
@@ -176,33 +167,33 @@ def test_without_steps_the_whole_capture_counts(result):
         launched 610 710 720 c 3 device=1
     """)
     columns = "steps per steps_wall_s first_step last_step"
-    assert told([facts], columns) == [(0, "capture", None, None, None)]
-    ranges = told(rows["ranges"], "kernels on_steps_thread parent")
+    assert in_ns([facts], columns) == [(0, "capture", None, None, None)]
+    ranges = in_ns(rows["ranges"], "kernels on_steps_thread parent")
     assert (rows["steps"], ranges) == ([], [(1, None, None)])
-    assert set(told(rows["kernels"], "name range_name")) == {
+    assert set(in_ns(rows["kernels"], "name range_name")) == {
         ("a", "mine"),
         ("b", None),
         ("c", None),
     }
     # No gap before the first kernel: that is the capture's begin.
-    assert told(rows["gaps"], "cause total_s device") == [("host late", 200, "cuda:0")]
+    assert in_ns(rows["gaps"], "cause total_s device") == [("host late", 200, "cuda:0")]
 
 
 def test_what_was_not_traced_is_unknown(result):
     columns = "api_calls api_s kernels device_s elsewhere_s copies copies_s"
     rows, facts = result("step 3 1000 2000")
     [row] = rows["steps"]
-    assert (rows["gaps"], told(rows["ranges"], columns)) == ([], [(None,) * 7])
+    assert (rows["gaps"], in_ns(rows["ranges"], columns)) == ([], [(None,) * 7])
     known = (row["device"], row.get("kernels"), row.get("busy_s"), facts["unlaunched"])
     assert known == (None, None, None, 0)
     # Without calls it is not known who launched what.
     rows, facts = result("step 3 1000 2000; kernel 1100 1200 a 1")
-    steps = told(rows["steps"], "kernels device_s busy_s idle_s")
+    steps = in_ns(rows["steps"], "kernels device_s busy_s idle_s")
     assert (rows["gaps"], steps) == ([], [(None, None, 100, 900)])
-    places = (told(rows["ranges"], "kernels"), told(rows["kernels"], "range_name"))
+    places = (in_ns(rows["ranges"], "kernels"), in_ns(rows["kernels"], "range_name"))
     assert (*places, facts["unlaunched"]) == ([(None,)], [(None,)], 1)
     rows, _ = result("step 3 1000 2000; call 1100 1150 cudaMalloc 1")
-    assert (rows["gaps"], told(rows["ranges"], columns)[0][:3]) == ([], (1, 50, None))
+    assert (rows["gaps"], in_ns(rows["ranges"], columns)[0][:3]) == ([], (1, 50, None))
     rows, facts = rows_of(Export("x"))
     assert (set(rows), any(rows.values())) == (set(RECORDED_OF_NSYS), False)
     assert (facts["steps"], facts["unlaunched"]) == (0, 0)
@@ -217,7 +208,7 @@ def test_which_calls_wait_for_the_device(name, result):
     rows, _ = result(f"""step 0 1000 2000; range 1000 1900 Net; launched 1001 1010 1100 a 1
         call 1050 1200 {name} 2; launched 1300 1310 2000 b 3""")
     cause = "synchronisation" if name in WAIT else "host late"
-    gaps = told(rows["gaps"], "total_s cause after before")
+    gaps = in_ns(rows["gaps"], "total_s cause after before")
     assert max(gaps) == (210, cause, "a in Net", "b in Net")
 
 
@@ -229,7 +220,7 @@ def test_which_calls_wait_for_the_device(name, result):
 )
 def test_until_the_models_first_range_a_step_waits_for_data(more, cause, result):
     rows, _ = result(f"step 0 1000 2000; range 1700 1900 Net {more}; launched 1740 1750 2000 a 1")
-    assert told(rows["gaps"], "cause total_s") == [(cause, 750)]
+    assert in_ns(rows["gaps"], "cause total_s") == [(cause, 750)]
 
 
 def test_time_between_steps(result):
@@ -241,8 +232,8 @@ def test_time_between_steps(result):
     # From 4 to 5 the host was between steps for 200 ns, which are no step's; at 9 a run of steps
     # begins anew, and its first gap does not reach back into step 5.
     gaps = {("start of step", 3, 310 + 510 + 310), ("host late", 2, 400)}
-    assert set(told(rows["gaps"], "cause count total_s")) == gaps
-    assert told(rows["steps"], "step") == [(4,), (5,), (9,)]
+    assert set(in_ns(rows["gaps"], "cause count total_s")) == gaps
+    assert in_ns(rows["steps"], "step") == [(4,), (5,), (9,)]
 
 
 def test_of_too_many_rows_the_longest_are_kept_with_what_is_around_them(result, monkeypatch):
@@ -257,7 +248,7 @@ def test_of_too_many_rows_the_longest_are_kept_with_what_is_around_them(result, 
     monkeypatch.setattr(nsys_rows, "MOST_ROWS", 4)
     rows, facts = result(text)
     kept = [("epoch", None), *((f"batch {number}", 1) for number in (48, 49, 50))]
-    assert told(rows["ranges"], "name parent") == kept
+    assert in_ns(rows["ranges"], "name parent") == kept
     assert [row["name"] for row in rows["kernels"]] == ["k50", "k49", "k48", "k47"]
     assert [row["name"] for row in rows["api"]] == ["c50", "c49", "c48", "c47"]
     assert facts["left_out"] == {"nsys_ranges": 47, "nsys_kernels": 46, "nsys_api": 96}
@@ -279,7 +270,7 @@ def test_stacks_by_their_functions_with_most_time_first(result):
     """)
     for row in rows["backtraces"]:
         row["stack"] = " ".join(name for name, _ in json.loads(row["stack"]))
-    assert told(rows["backtraces"], "source name stack calls host_s") == [
+    assert in_ns(rows["backtraces"], "source name stack calls host_s") == [
         ("cuda", "cudaMalloc", "alloc main", 2, 100),
         ("cuda", "cudaMalloc", "other main", 1, 10),
         ("cuda", "cudaMalloc", "main other", 1, 5),
@@ -288,7 +279,7 @@ def test_stacks_by_their_functions_with_most_time_first(result):
         ("cpu", None, "h", 1, None),
     ]
     samples = [("f", 2, 2), ("h", 2, 2), ("g", 0, 3), (nsys_rows.NO_STACK, 1, 1)]
-    assert told(rows["samples"], "symbol self_samples total_samples") == samples
+    assert in_ns(rows["samples"], "symbol self_samples total_samples") == samples
 
 
 def test_stacks_functions_and_depth_are_bounded(monkeypatch):
@@ -315,7 +306,7 @@ def curve_of(events):
     taken = np.where(freed, "freed", "allocated")
     columns = {"t": range(5, 5 + len(events)), "device": 0, "kind": "device", "bytes": size}
     frame = frame_of("memory", {**columns, "operation": taken, "address": address})
-    return told(nsys_rows.memory_rows(Export("x", begin_ns=5, memory=frame)), "t_s bytes")
+    return in_ns(nsys_rows.memory_rows(Export("x", begin_ns=5, memory=frame)), "t_s bytes")
 
 
 def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
@@ -326,7 +317,7 @@ def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
     """)
     curve = [(0, 100), (100, 100), (200, 150), (400, 50), (500, 60)]
     wanted = [*(("cuda:0", "device", *point) for point in curve), ("cuda:0", "pinned", 300, 7)]
-    assert told(rows["memory"], "device kind t_s bytes") == wanted
+    assert in_ns(rows["memory"], "device kind t_s bytes") == wanted
     sizes = [1 + number % 97 for number in range(6_000)]
     sizes[2_500] = 10**6
     # Of equally long parts each has its highest, and of these the first; each replaces the last.

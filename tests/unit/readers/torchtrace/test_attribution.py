@@ -10,7 +10,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from profstack.readers.torchtrace import attribution as module
-from profstack.readers.torchtrace.attribution import attribute, module_records
 from profstack.readers.torchtrace.events import EVALUATE, clip_to_steps, read_host
 from profstack.readers.torchtrace.step_parts import divide
 from tests.support.naive_attribution import Naive
@@ -28,7 +27,7 @@ def test_rows_of_any_nesting_are_those_of_a_plain_search_and_add_up_to_the_steps
         made = structure(seed)
         host = read_host(made.events)
         clip_to_steps(host, made.boundaries, made.left_out)
-        owned = attribute(host, made.boundaries, LOSS_MODULE.__eq__, made.left_out, MAIN)
+        owned = module.attribute(host, made.boundaries, LOSS_MODULE.__eq__, made.left_out, MAIN)
         parts = divide(owned.scopes, made.boundaries, LOSS_MODULE.__eq__, made.left_out, MAIN)
         search = Naive(host, made.boundaries, made.left_out, MAIN)
         wanted = search.rows(parts.times, parts.losses)
@@ -36,7 +35,7 @@ def test_rows_of_any_nesting_are_those_of_a_plain_search_and_add_up_to_the_steps
             found = {name: getattr(owned.rows[number], name) or 0 for name in FIGURES}
             expected = {name: pytest.approx(wanted[number][name], abs=1e-6) for name in FIGURES}
             assert found == expected, (seed, number)
-        records = module_records(owned, 3, memory=False)
+        records = module.module_records(owned, 3, memory=False)
         edges = zip(made.boundaries, made.boundaries[1:], strict=False)
         kept = [end - at for step, (at, end) in enumerate(edges) if step not in made.left_out]
         assert sum(map(self_s, records)) * 1e9 == pytest.approx(sum(kept), abs=1e-3), seed
@@ -50,7 +49,7 @@ def test_records_have_units_and_what_was_not_seen_is_null():
         4: module.ModuleSums(0, 1e9, 1e9),
         -2: module.ModuleSums(0, 1e9, 1e9, host_net_bytes=3),
     }
-    first, second, part = module_records(SimpleNamespace(rows=rows), 8, memory=True)
+    first, second, part = module.module_records(SimpleNamespace(rows=rows), 8, memory=True)
     times = "forward forward_self backward backward_self recomputed forward_device backward_device"
     wanted = dict(zip((f"{name}_s" for name in times.split()), (7, 5, 4, 3, 2, 6, 9), strict=True))
     wanted |= {"slice": 8, "module_id": 3, "calls": 2}
@@ -58,7 +57,7 @@ def test_records_have_units_and_what_was_not_seen_is_null():
     columns = ("calls", "recomputed_s", "forward_device_s", *BYTES)
     assert [second[column] for column in columns] == [0, None, None, 0, None]
     assert [part[column] for column in columns] == [None] * 5
-    unseen = module_records(SimpleNamespace(rows=rows), 8, memory=False)
+    unseen = module.module_records(SimpleNamespace(rows=rows), 8, memory=False)
     assert {row[column] for row in unseen for column in BYTES} == {None}
 
 

@@ -2,8 +2,6 @@
 
 import os
 import random
-import sys
-import time
 from collections import defaultdict
 from types import SimpleNamespace
 
@@ -12,10 +10,8 @@ import torch
 from torch import nn
 
 from profstack.guard import PACKAGE
-from profstack.layer import SliceContext
 from profstack.readers.torchtrace.call_paths import Definitions, path_records
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE
-from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 from tests.support.events import events, instant
 from tests.support.torch_slices import observe
 
@@ -199,31 +195,3 @@ def test_a_real_step_has_its_functions_with_their_operators():
     assert not any(name.startswith(("nn.Module: ", "profstack::")) for name in names)
     assert not any((row["file"] or "").startswith(PACKAGE) for row in rows)
     assert {row["calls"] for row in rows if row["name"] == "observe"} == {0}
-
-
-def test_tracing_changes_no_result_and_leaves_no_threads(tmp_path):
-    wrapper = TorchProfilerWrapper()
-
-    def losses(traced):
-        torch.manual_seed(0)
-        model, made = Net(), []
-        for number in range(3):
-            if traced and number == 1:
-                wrapper.start(SliceContext(0, "stacks", 1, tmp_path))
-            stamps = [time.perf_counter()]
-            loss = model(torch.randn(4, 8)).pow(2).mean()
-            loss.backward()
-            made.append(loss.item())
-            stamps.append(time.perf_counter())
-            if traced and number == 1:
-                wrapper.stop()
-                assert wrapper.take(stamps, {}).frames["call_paths"]
-        return made
-
-    # All threads that run Python, also those that `threading` does not know.
-    before, threads = losses(False), set(sys._current_frames())
-    try:
-        assert losses(True) == losses(True) == before
-    finally:
-        wrapper.close()
-    assert (set(sys._current_frames()) <= threads, sys.getprofile()) == (True, None)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profstack.readers.torchtrace import columns
-from profstack.readers.torchtrace.columns import StringColumn
 from tests.support.events import Event, instant
 
 # Few and many different numbers, some below 0 and far above the number of rows.
@@ -38,7 +37,7 @@ def test_groups_are_the_different_rows_in_order_and_sums_are_by_them(rows, width
 
 @given(st.lists(st.sampled_from("abcde"), max_size=30), st.randoms(use_true_random=False))
 def test_strings_are_numbered_in_the_order_of_the_events(texts, chance):
-    column = StringColumn.of(iter(texts), len(texts))
+    column = columns.StringColumn.of(iter(texts), len(texts))
     assert column.values == list(dict.fromkeys(texts))
     assert [column.values[number] for number in column.ids.tolist()] == texts
     assert column.where("b".__lt__).tolist() == [text > "b" for text in texts]
@@ -46,7 +45,7 @@ def test_strings_are_numbered_in_the_order_of_the_events(texts, chance):
     # Numbers given before, in another order, with some that are not used and a text twice.
     values = [*chance.sample("abcdexyz", 8), "a"]
     ids = [chance.choice([at for at, value in enumerate(values) if value == t]) for t in texts]
-    again = StringColumn.renumbered(array(ids), values)
+    again = columns.StringColumn.renumbered(array(ids), values)
     assert (again.values, again.ids.tolist()) == (column.values, column.ids.tolist())
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from profstack.readers.torchtrace import events as module
-from profstack.readers.torchtrace.events import kinds_of, read_host
 from tests.support.events import Event, events
 
 # Kind, device, whether it is an annotation, and names.
@@ -35,10 +34,10 @@ def test_a_kind_follows_from_where_it_ran_and_its_name():
             facts = {"name": name, "device_type": SimpleNamespace(name=device)}
             facts["is_user_annotation"] = named == "1"
             made = {key: lambda value=value: value for key, value in facts.items()}
-            assert kinds_of([SimpleNamespace(**made)]) == [kind], name
+            assert module.kinds_of([SimpleNamespace(**made)]) == [kind], name
     some = ["op", "kernel", "copy"]
     assert module.of_kinds(("a", "c"), some, ["a", "b", "c"]) == ["op", "copy"]
-    assert module.of_kinds(("a",), some, None) == kinds_of([]) == []
+    assert module.of_kinds(("a",), some, None) == module.kinds_of([]) == []
     names = ("aten::mm", "my_lib::f", "a::b::c", "mm", "a:: b")
     assert [*map(module.is_operator, names)] == [True, True, False, False, False]
     names = ("## Call CompiledFxGraph xyz ##", "triton_poi_fused", "my triton_", "aten::mm")
@@ -73,7 +72,7 @@ def test_nesting_is_that_of_a_slow_reference(seed):
     assert parent.tolist() == wanted
     assert depth.tolist() == [0 if at < 0 else depth[at] + 1 for at in wanted]
     # What follows from it: the nearest marked one around, and what holds a marked one.
-    host = read_host([Event("op", s, e, thread=t) for s, e, t in made])
+    host = module.read_host([Event("op", s, e, thread=t) for s, e, t in made])
     marked = sorted(chance.sample(range(len(made)), len(made) // 3))
 
     def outwards(at):
@@ -93,7 +92,7 @@ def test_nesting_is_that_of_a_slow_reference(seed):
 
 
 def test_kernels_find_what_launched_them_and_threads_their_backward_functions():
-    host = read_host(events("a 0-9 number=3; b 1-5 number=8; c 6-7"))
+    host = module.read_host(events("a 0-9 number=3; b 1-5 number=8; c 6-7"))
     kernels = [Event("k", 20, 30, "kernel", linked=number) for number in (8, 3, 99, 0)]
     assert module.launchers(host, kernels).tolist() == [1, 0, -1, -1]
     assert module.launchers(host, kernels, np.array([1])).tolist() == [1, -1, -1, -1]
@@ -113,7 +112,7 @@ def test_events_are_cut_off_where_the_steps_that_count_end():
         ((0, 2), [(10, 14), (18, 37), (22, 30), (38, 45)]),
     ]:
         spans = [(0, 5), (3, 10), (8, 14), (18, 37), (22, 39), (38, 45), (41, 44)]
-        host = read_host([Event("op", *span, thread=at) for at, span in enumerate(spans)])
+        host = module.read_host([Event("op", *span, thread=at) for at, span in enumerate(spans)])
         module.clip_to_steps(host, [10, 20, 30, 40], left_out)
         found = list(zip(host.start.tolist(), host.end.tolist(), strict=True))
         assert found == [(0, 5), (3, 10), *kept, (41, 44)]

@@ -6,6 +6,7 @@ from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.events import read_host
 from profstack.readers.torchtrace.launches import launch_records
 from tests.support.events import events
+from tests.support.tables import in_ns
 
 
 def kernels(text, kind="kernel", device=0, **more):
@@ -46,15 +47,6 @@ def records(host, device, runtime, left_out=()):
     return launch_records(owned, 4, device, runtime)
 
 
-def columns(rows, names):
-
-    def value(row, name):
-        found = row.get(name)
-        return round(found * 1e9) if name.endswith("_s") and found is not None else found
-
-    return [tuple(value(row, name) for name in names.split()) for row in rows]
-
-
 def causes(gaps):
     return {row["cause"]: row["count"] for row in gaps}
 
@@ -71,22 +63,19 @@ def test_launches_device_time_and_gaps_of_every_step_are_as_counted_by_hand():
     rows, gaps = records(HOST, DEVICE, RUNTIME)
     # The script's range is no operator, whatever it is called.
     names = "slice step device kernels launches launches_s launched_by busy_s idle_s operators "
-    assert columns(rows, names + "outermost operators_s") == [
+    assert in_ns(rows, names + "outermost operators_s") == [
         (4, 0, "cuda:0", 5, 5, 45, "runtime calls", 290, 710, 6, 5, 40 + 14 + 20 + 16 + 8),
         (4, 1, "cuda:0", 2, 2, 14, "runtime calls", 870, 130, 1, 1, 40),
         (4, 2, "cuda:0", 1, 1, 10, "runtime calls", 70, 930, 3, 2, 20 + 75),
     ]
-    assert sorted(columns(gaps, "cause count total_s longest_s")) == [
-        ("copy", 2, 90 + 440, 440),
-        ("data wait", 1, 330, 330),
-        ("host late", 1, 120, 120),
-        ("queued", 1, 20, 20),
-        ("start of step", 1, 220, 220),
+    assert sorted(in_ns(gaps, "cause count total_s longest_s")) == [
+        ("copy", 2, 90 + 440, 440), ("data wait", 1, 330, 330), ("host late", 1, 120, 120),
+        ("queued", 1, 20, 20), ("start of step", 1, 220, 220),
         ("synchronisation", 2, 50 + 500, 500),
-    ]
+    ]  # fmt: skip
     assert idle_of(rows, gaps) == 710 + 130 + 930
     around = "after_operator after_module_id before_operator before_module_id"
-    neighbours = {row["cause"]: columns([row], around)[0] for row in gaps}
+    neighbours = {row["cause"]: in_ns([row], around)[0] for row in gaps}
     assert neighbours["host late"] == ("mylib::fused", 1, "aten::mul", 1)
     # The longest one is the last: the value was read back, and no kernel came after it.
     assert neighbours["synchronisation"] == ("aten::addmm", 1, None, None)
@@ -95,26 +84,26 @@ def test_launches_device_time_and_gaps_of_every_step_are_as_counted_by_hand():
     second += kernels("Memcpy HtoD 300-900", "gpu_memcpy", device=1)
     rows, gaps = records(HOST, DEVICE + second, RUNTIME)
     busy = [*(("cuda:0", each) for each in (290, 870, 70)), ("cuda:1", 200), *[("cuda:1", 0)] * 2]
-    assert columns(rows, "device busy_s") == busy
+    assert in_ns(rows, "device busy_s") == busy
     assert [idle_of(rows, gaps, device=f"cuda:{n}") for n in (0, 1)] == [1770, 2800]
 
 
 def test_steps_that_do_not_count_and_what_was_not_seen():
     rows, gaps = records(HOST, DEVICE, RUNTIME, left_out=(1,))
-    assert columns(rows, "step kernels") == [(0, 5), (2, 1)]
+    assert in_ns(rows, "step kernels") == [(0, 5), (2, 1)]
     # The gap across the edge is cut there: its part in the first step has no next launch in it.
     assert (idle_of(rows, gaps), causes(gaps)["host late"]) == (710 + 930, 2)
     # Without calls of the runtime the launch is the operator's own time: of addmm, relu, fused,
     # mul and sum; then of one addmm each. What was read back is seen.
     rows, gaps = records(HOST, DEVICE, [])
     wanted = [("operators", 5, 94), ("operators", 1, 40), ("operators", 1, 20)]
-    assert columns(rows, "launched_by launches launches_s") == wanted
+    assert in_ns(rows, "launched_by launches launches_s") == wanted
     assert causes(gaps)["synchronisation"] == 1
     # Without kernels operators are counted, and the rest is unknown.
     rows, gaps = records(HOST, [], [], left_out=(1,))
     names = ["operators", "operators_s", "outermost", "slice", "step"]
     assert (gaps, [sorted(row) for row in rows]) == ([], [names] * 2)
-    assert columns(rows, "slice step operators outermost") == [(4, 0, 6, 5), (4, 2, 3, 2)]
+    assert in_ns(rows, "slice step operators outermost") == [(4, 0, 6, 5), (4, 2, 3, 2)]
 
 
 def test_kernels_and_their_launches():
@@ -122,13 +111,13 @@ def test_kernels_and_their_launches():
     # was launched in the other steps; that took no time, and is known.
     graph = kernels("k 100-150; k 200-250; k 300-350", number=7)
     rows, gaps = records(HOST[:1], graph, launch("7:10-40", "cudaGraphLaunch"))
-    assert columns(rows, "kernels launches launches_s") == [(3, 1, 30), (0, 0, 0), (0, 0, 0)]
+    assert in_ns(rows, "kernels launches launches_s") == [(3, 1, 30), (0, 0, 0), (0, 0, 0)]
     assert causes(gaps)["queued"] == 2
     # Kernels count for the step that launched them and run where they run.
     made = kernels("k 900-1600 number=1; k 1700-1750 number=0")
     rows, _ = records(HOST[:1], made, launch("1:800-810 0:1020-1030"))
-    assert columns(rows, "kernels busy_s") == [(1, 100), (1, 650), (0, 0)]
+    assert in_ns(rows, "kernels busy_s") == [(1, 100), (1, 650), (0, 0)]
     # Those that nothing launched have no launch.
     rows, gaps = records(HOST[:1], kernels("alone 400-500 number=1"), [])
-    assert columns(rows[:1], "kernels launches launches_s launched_by") == [(1, None, None, None)]
+    assert in_ns(rows[:1], "kernels launches launches_s launched_by") == [(1, None, None, None)]
     assert {row.get("after_operator") for row in gaps} == {"alone", None}

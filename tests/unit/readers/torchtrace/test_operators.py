@@ -7,6 +7,7 @@ from profstack.readers.torchtrace.attribution import attribute, module_records
 from profstack.readers.torchtrace.events import read_host
 from profstack.storage.vocabulary import LOSS
 from tests.support.events import events, instant
+from tests.support.tables import in_ns
 
 SMALL, LARGE = [[2, 3], [3, 4]], [[5, 3], [3, 4]]
 # Bytes of the products of these: both factors and the result, of float32.
@@ -38,14 +39,7 @@ def owned():
 
 
 def columns(rows, key, names):
-
-    def values(row, names):
-        found = [
-            (row[name], name.endswith("_s") and row[name] is not None) for name in names.split()
-        ]
-        return tuple(round(value * 1e9) if is_time else value for value, is_time in found)
-
-    made = {values(row, key): values(row, names) for row in rows}
+    made = dict(zip(in_ns(rows, key), in_ns(rows, names), strict=True))
     assert len(made) == len(rows)
     assert {row["slice"] for row in rows} == {6}
     return made

@@ -13,6 +13,7 @@ from profstack.readers.torchtrace.events import read_host
 from profstack.readers.torchtrace.regions import FUNCTION, TORCH, range_sources
 from profstack.storage.vocabulary import AGAIN, MODULE_PREFIX, OWN_REGION, REGION_PREFIX
 from tests.support.events import Event, events, instant
+from tests.support.tables import in_ns
 
 SOURCE = {"f": FUNCTION, "nccl:g": TORCH}
 
@@ -29,12 +30,6 @@ def work(made, edges=(0, 1000), left_out=(), memory=True, on_device=1):
     rows = {(row["source"], row["path"]): row for row in found}
     assert (len(rows), {row["slice"] for row in found} <= {6}) == (len(found), True)
     return rows
-
-
-def figures(row, names):
-    """Times in whole nanoseconds."""
-    found = [(row[name], name.endswith("_s")) for name in names.split()]
-    return tuple(round(value * 1e9) if time else value for value, time in found)
 
 
 def ranges_of(chance, thread):
@@ -97,7 +92,7 @@ def test_work_is_that_of_the_ranges_open_when_it_begins(seed):
     rows = work([*ranges, *operators, *blocks, Event(MODULE_PREFIX + "1", 900, 950)])
     assert {path: row["calls"] for path, row in rows.items()} == calls
     for path, row in rows.items():
-        assert figures(row, "operator_s device_s host_net_bytes") == tuple(wanted[path]), path
+        assert in_ns([row], "operator_s device_s host_net_bytes")[0] == tuple(wanted[path]), path
         of = {e.start_thread_id() for e in ranges if e.name().split("::")[-1].endswith(path[1])}
         assert 1 <= row["threads"] <= len(of) or path[1] == "a"
 
@@ -113,7 +108,7 @@ def test_figures_of_a_range_and_names_without_end(monkeypatch):
     rows = work(made, (0, 1000, 2000), left_out=(1,))
     names = "calls threads wall_s operator_s device_s host_net_bytes flop"
     inside = (60 + 13 + 11, 30 + 40 + 210 + 430)
-    assert {key: figures(row, names) for key, row in rows.items()} == {
+    assert {key: in_ns([row], names)[0] for key, row in rows.items()} == {
         (OWN_REGION, "step"): (2, 2, 390 + 80, *inside, 640, None),
         (OWN_REGION, "step/forward"): (1, 1, 80, 60, 30 + 40, 0, None),
     }

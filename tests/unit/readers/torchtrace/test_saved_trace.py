@@ -119,12 +119,10 @@ def test_times_are_exact_and_begin_at_the_base_where_there_is_one(saved):
         made = json.dumps({"baseTimeNanoseconds": 10**18, "traceEvents": [event("op", "TIME")]})
         [read] = read_trace(saved(made.replace('"TIME"', text))).events
         assert read.start_ns() == 10**18 + expected, text
-
-
-@pytest.mark.parametrize("base", ["5", -5, 0, 1 << 62])
-def test_a_base_that_is_no_time_is_left_out(saved, base):
-    [read] = read_trace(saved(event("op", 3), baseTimeNanoseconds=base)).events
-    assert read.start_ns() == 3000
+    # A base that is no time is left out.
+    for base in ("5", -5, 0, 1 << 62):
+        [read] = read_trace(saved(event("op", 3), baseTimeNanoseconds=base)).events
+        assert read.start_ns() == 3000
 
 
 def test_arrows_tell_which_thread_a_forward_ran_on(saved):

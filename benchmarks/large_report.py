@@ -1,6 +1,10 @@
 """The made-up report of a very large run: what the page must still bear."""
 
+from __future__ import annotations
+
 import random
+from collections.abc import Sequence
+from typing import Any
 
 from tests.support.full_report import full
 from tests.support.reports import records
@@ -12,7 +16,7 @@ _MODULES = (
 )
 
 
-def large(modules, functions, operators):
+def large(modules: int, functions: int, operators: int) -> Any:
     """The full report with so many more modules, functions and operators, and what hangs on them.
 
     Times fall off as they do in programs: few rows take much, most take next to nothing.
@@ -20,10 +24,10 @@ def large(modules, functions, operators):
     report, chance = full(), random.Random(3)
     tables = report["tables"]
 
-    def took(at, most):
+    def took(at: int, most: float) -> float:
         return most / (at + 1) * chance.random()
 
-    def add(table, names, rows, **same):
+    def add(table: str, names: str, rows: Sequence[tuple[Any, ...]], **same: Any) -> None:
         tables[table] += records(table, names, rows, **same)
 
     paths = ["Large"]

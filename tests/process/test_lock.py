@@ -1,0 +1,64 @@
+"""`profstack lock` and `profstack check` on a script that is changed."""
+
+import subprocess
+import sys
+
+from tests.support.processes import clean_environment
+
+SCRIPT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+def augment(x):
+    return x * 2
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    inputs = augment(torch.ones(12, 8))
+    loss = model(inputs).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def profstack(folder, *arguments):
+    command = [sys.executable, "-m", "profstack", *arguments]
+    options = {"cwd": folder, "env": clean_environment(), "capture_output": True, "text": True}
+    return subprocess.run(command, check=False, **options)
+
+
+def test_a_check_is_equal_and_names_a_changed_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert profstack(tmp_path, "check", "train.py").returncode == 2
+    locked = profstack(tmp_path, "lock", "--runs", "2", "train.py")
+    assert (locked.returncode, locked.stdout) == (0, "Wrote profstack.lock\n")
+    text = (tmp_path / "profstack.lock").read_text()
+    assert str(tmp_path) not in text
+    # 12 samples: 2 x 12 x (8 x 16 + 16 x 2).
+    lines = text.splitlines()
+    for line in ("parameters = 178", "forward_flop = 3840", 'inputs = "12x8"'):
+        assert line in lines
+    assert '"train.py::augment" = 1' in lines
+    equal = profstack(tmp_path, "check", "train.py")
+    assert (equal.returncode, "facts agree" in equal.stdout) == (0, True)
+    script.write_text(SCRIPT.replace("optimizer.step()", "optimizer.step(); loss.item()"))
+    differs = profstack(tmp_path, "check", "train.py")
+    line = 1 + script.read_text().splitlines().index("    optimizer.step(); loss.item()")
+    assert differs.returncode == 1
+    assert f"1 more synchronisation a step on an accelerator, train.py:{line}" in differs.stdout
+    other = tmp_path / "other.py"
+    other.write_text(SCRIPT)
+    refused = profstack(tmp_path, "lock", "other.py")
+    assert (refused.returncode, "-o other.lock" in refused.stderr) == (2, True)

@@ -1,0 +1,62 @@
+"""What differs from a lock, in both directions, and what is not compared on another machine."""
+
+import pytest
+
+from profstack.lock.differences import Difference, compare
+from profstack.lock.facts import COMPILE, FUNCTIONS, MEMORY, MODULE, STEP, SYNCHRONISATIONS, Key
+from profstack.lock.lockfile import Lock
+
+MADE = {"torch": "2.13.0", "device": "cpu", "threads": 2, "cpu": "AVX2", "arguments": []}
+PORTABLE = [
+    Key(STEP, "", "forward_flop"),
+    Key(STEP, "", "inputs"),
+    Key(FUNCTIONS, "", "train.py::augment"),
+    Key(MODULE, "Net.last", "parameters"),
+    Key(MODULE, "Net.last", "calls"),
+    Key(SYNCHRONISATIONS, "", ".item()"),
+]
+OF_TORCH = [
+    Key(STEP, "", "copies"),
+    Key(STEP, "", "kernel launches"),
+    Key(MODULE, "Net.last", "operator aten::linear"),
+    Key(MODULE, "Net.last", "backward AddmmBackward0"),
+    Key(SYNCHRONISATIONS, "", "values read by the host"),
+    Key(COMPILE, "train.py::step", "graphs"),
+]
+OF_MACHINE = [Key(MEMORY, "cpu", "peak_bytes"), Key(MODULE, "Net.last", "allocated_blocks")]
+
+
+@pytest.mark.parametrize("key", PORTABLE + OF_TORCH + OF_MACHINE)
+def test_a_fact_may_be_new_gone_or_other(key):
+    for locked, now in ((3, 4), (4, 3), (0, 2), (2, 0), ("1 in 3 steps", 1), (5, "32x16")):
+        lock = Lock(MADE, {key: locked} if locked else {})
+        found = compare(lock, {key: now} if now else {}, MADE)
+        assert found.differences == [Difference(key, locked, now)]
+        assert (found.compared, found.notes) == (1, [])
+    assert compare(Lock(MADE, {key: 3}), {key: 3}, MADE).differences == []
+
+
+@pytest.mark.parametrize(
+    ("name", "compared"),
+    [
+        ("torch", PORTABLE),
+        ("device", PORTABLE),
+        ("threads", PORTABLE + OF_TORCH),
+        ("cpu", PORTABLE + OF_TORCH),
+        ("arguments", PORTABLE + OF_TORCH + OF_MACHINE),
+    ],
+)
+def test_another_machine_is_said_and_only_what_must_be_equal_is_compared(name, compared):
+    every = PORTABLE + OF_TORCH + OF_MACHINE
+    lock = Lock({**MADE, name: "other"}, dict.fromkeys(every, 3))
+    found = compare(lock, {}, MADE)
+    assert [row.key for row in found.differences] == compared
+    assert len(found.notes) == 1
+    assert f"{name} other" in found.notes[0]
+
+
+def test_what_differed_while_locking_is_not_compared():
+    first, second = PORTABLE[:2]
+    found = compare(Lock(MADE, {first: 3}, {second: "1, 2"}), {first: 3, second: 9}, MADE)
+    assert (found.differences, found.compared) == ([], 1)
+    assert "1 fact" in found.notes[0]

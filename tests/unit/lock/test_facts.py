@@ -1,0 +1,260 @@
+"""Facts of a step, read from a small recording, and what differences of them are said to mean."""
+
+import json
+
+import pytest
+
+from profstack.errors import RecordingError
+from profstack.lock.differences import compare
+from profstack.lock.facts import (
+    COMPILE,
+    FUNCTIONS,
+    MEMORY,
+    MODULE,
+    STEP,
+    SYNCHRONISATIONS,
+    CountedRun,
+    Key,
+    TooFewStepsError,
+    per_step,
+    qualified_name,
+    read_facts,
+)
+from profstack.lock.lockfile import Lock
+from profstack.lock.meaning import explain
+from profstack.lock.places import Sources
+from profstack.lock.text import answer
+from profstack.storage.folder import Writer
+
+SOURCE = """\
+import torch
+
+class Net:
+    def __init__(self):
+        self.head = torch.nn.Linear(4, 2)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return [y for y in map(lambda z: z, x)]
+
+def train(batches):
+    for batch in batches:
+        loss = net(batch)
+        print(loss.item())
+
+net = Net()
+optimizer = torch.optim.Adam(net.parameters())
+"""
+LIBRARY = "/site-packages/torch/nn/modules/module.py"
+ITEM = "<method 'item' of 'torch._C.TensorBase' objects>"
+LOADER = "/site-packages/torch/utils/data/dataloader.py"
+
+
+def function(file, line, name, calls, number=3):
+    return {"slice": number, "file": file, "line": line, "name": name, "calls": calls}
+
+
+def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
+    """Write a recording of two steps with operators, and `steps` with calls of functions."""
+    script = str((root or folder) / "train.py")
+    (root or folder).mkdir(exist_ok=True)
+    (folder / "train.py").write_text(SOURCE)
+    writer = Writer(folder)
+    common = {"plan": 1, "phase": "train", "counted_steps": 1, "steps": 1, "layer": "torch"}
+    slices = [
+        {**common, "slice": number, "mode": "detail", "kind": "torch", "first_step": number}
+        for number in (1, 2)
+    ]
+    counted = {"slice": 3, "layer": "cprofile", "mode": "timed", "counted_steps": steps}
+    slices.append({**common, **counted, "first_step": 3, "steps": steps})
+    operators = [
+        {"slice": number, "name": "aten::item", "module_id": owner, "backward": 0, **calls}
+        for number, count in zip((1, 2), items, strict=True)
+        for owner, calls in ((None, {"calls": count, "outermost": count}), (-3, {"calls": 9}))
+    ]
+    operators += [{**row, "name": "aten::_local_scalar_dense", "outermost": 0} for row in operators]
+    places = {
+        "roots": [f"{folder}/"],
+        "libraries": ["/site-packages/"],
+        "profstack": [],
+        "working": f"{folder}/",
+        "text": False,
+        "sep": "/",
+    }
+    writer.facts({"counts_by_phase": {"train": 7}, "own_files": places, "plan_1": {"rule": "step"}})
+    module = {"module_id": 1, "path": "Net", "type": "Net", "parameters": 10, "own_parameters": 10}
+    line = {"file": script, "line": 14, "operator": "aten::item", "calls": sum(items)}
+    writer.write(
+        {
+            "slices": slices,
+            "operators": operators,
+            "modules": [{**module, "own_bytes": 40, "own_trainable": 6}],
+            "steps": [
+                {"step": 2, "plan": 1, "shape": "32x4"},
+                {"step": 0, "plan": 1, "shape": "9"},
+            ],
+            "flop_counts": [
+                {
+                    "slice": number,
+                    "counter": "recorded_shapes",
+                    "module_id": 1,
+                    "backward": 0,
+                    "flop": flop[number - 1],
+                }
+                for number in (1, 2)
+            ],
+            "memory_owners": [
+                {"slice": number, "device": "cpu", "kind": kind, "peak_bytes": nbytes}
+                for number, kind, nbytes in (
+                    (1, "parameters", 40),
+                    (1, "activations", 5),
+                    (2, "parameters", 40),
+                    (2, "activations", 7),
+                )
+            ],
+            "functions": [
+                function(script, 7, "forward", 3 * steps),
+                function(script, 9, "<lambda>", 1),
+                function(script, 9, "<listcomp>", 5),
+                function(LOADER, 700, "__next__", steps),
+                function("~", 0, ITEM, 10 * steps + sum(items)),
+            ],
+            "calls": [
+                {
+                    "slice": 3,
+                    "caller_file": LIBRARY,
+                    "callee_file": "~",
+                    "callee_name": ITEM,
+                    "calls": 10 * steps,
+                }
+            ],
+            "line_operators": [{"slice": 3, **line}] if sum(items) else [],
+            "lines": [{"slice": 3, "file": script, "line": at, "calls": 2} for at in (13, 14)],
+            "compilations": [{"name": "forward", "file": script, "line": 7, "versions": 0}],
+            "graph_breaks": [
+                {
+                    "reason": "print\nmore",
+                    "stack": json.dumps([{"file": script, "line": 9, "function": "forward"}]),
+                }
+            ],
+        }
+    )
+    writer.close()
+    return CountedRun(folder, str(folder))
+
+
+def test_facts_are_per_step_and_say_where_steps_differ(tmp_path):
+    facts = read_facts(recorded(tmp_path / "a", items=(1, 0)))
+    assert facts == {
+        Key(STEP, "", "ends with"): "step",
+        Key(STEP, "", "phase"): "train",
+        Key(STEP, "", "inputs"): "32x4",
+        Key(STEP, "", "parameters"): 10,
+        Key(STEP, "", "forward_flop"): 40,
+        Key(STEP, "", "batches asked for"): 1,
+        Key(MODULE, "Net", "type"): "Net",
+        Key(MODULE, "Net", "parameters"): 10,
+        Key(MODULE, "Net", "parameter_bytes"): 40,
+        Key(MODULE, "Net", "frozen_parameters"): 4,
+        Key(MODULE, "Net", "forward_flop"): 40,
+        Key(MODULE, "(outside modules)", "operator aten::item"): "1 in 2 steps",
+        Key(SYNCHRONISATIONS, "", "values read by the host"): "1 in 2 steps",
+        Key(SYNCHRONISATIONS, "", ".item()"): "1 in 2 steps",
+        Key(FUNCTIONS, "", "train.py::Net.forward"): 3,
+        Key(FUNCTIONS, "", "train.py::Net.forward.<lambda>"): "1 in 2 steps",
+        Key(MEMORY, "cpu", "peak_bytes"): 47,
+        Key(MEMORY, "cpu", "peak: parameters"): 40,
+        Key(MEMORY, "cpu", "peak: activations"): 7,
+        Key(COMPILE, "train.py::Net.forward", "graphs"): 1,
+        Key(COMPILE, "graph breaks", "print"): 1,
+    }
+
+
+def test_too_few_steps_are_an_error(tmp_path):
+    with pytest.raises(TooFewStepsError, match="7 steps"):
+        read_facts(recorded(tmp_path / "a", steps=0))
+    run = recorded(tmp_path / "b")
+    run.facts = {}
+    with pytest.raises(RecordingError, match="--step-by"):
+        read_facts(run)
+
+
+@pytest.mark.parametrize(
+    ("counts", "steps", "value"),
+    [([2, 2, 2], 3, 2), ([2, 2], 3, "4 in 3 steps"), ([], 3, 0), ([4, 0, 2], 3, "6 in 3 steps")],
+)
+def test_a_count_is_whole_only_where_all_steps_have_it(counts, steps, value):
+    assert per_step(counts, steps) == value
+
+
+def test_names_of_functions_hold_the_classes_around_them(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    found = [(7, "forward"), (4, "__init__"), (9, "<lambda>"), (11, "train"), (99, "made")]
+    names = [qualified_name(str(path), *each) for each in found]
+    expected = ["Net.forward", "Net.__init__", "Net.forward.<lambda>", "train", "made"]
+    assert names == expected
+    assert qualified_name(str(tmp_path / "none.py"), 3, "f") == "f"
+
+
+def said(locked, run, tmp_path):
+    """Return the causes of what differs between locked facts and a run, and the whole answer."""
+    now = read_facts(run)
+    comparison = compare(Lock({}, locked), now, {})
+    sources = Sources(run, tmp_path / "profstack.lock")
+    causes, left = explain(comparison.differences, locked, now, run, sources)
+    return causes, left, answer("train.py", "its.lock", comparison, causes, left, whole=False)
+
+
+def test_an_added_item_is_one_cause_with_its_line(tmp_path):
+    locked = read_facts(recorded(tmp_path / "a"))
+    run = recorded(tmp_path / "b", items=(1, 1))
+    (cause,), left, text = said(locked, run, tmp_path)
+    assert (len(cause.takes), left) == (3, [])
+    assert "3 facts differ" in text
+    assert "1 more synchronisation a step on an accelerator, train.py:14\n" in text
+    assert "     print(loss.item())\n     2 other facts follow from it" in text
+
+
+def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
+    locked = read_facts(recorded(tmp_path / "a", items=(1, 1)))
+    run = recorded(tmp_path / "b", flop=(50, 50))
+    locked[Key(MODULE, "Net.head", "type")] = "Linear"
+    locked[Key(MODULE, "Net.head", "calls")] = 2
+    locked[Key(FUNCTIONS, "", "train.py::augment")] = 2
+    locked[Key(STEP, "", "unheard of")] = 5
+    causes, left, text = said(locked, run, tmp_path)
+    texts = [cause.text for cause in causes]
+    assert "1 fewer synchronisation a step" in texts[0]
+    assert texts[1:] == [
+        "the module Net.head (Linear) is gone",
+        "augment() is no longer called: 2 times before",
+    ]
+    assert [row.key.name for row in left] == ["forward_flop", "unheard of"]
+    assert "unheard of           5    0" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "locked", "words", "line"),
+    [
+        (Key(COMPILE, "train.py::Net.forward", "graphs"), 0, "1 instead of 0 graphs", 8),
+        (Key(COMPILE, "graph breaks", "print"), 0, "breaks a graph 1 instead of 0 times", 9),
+        (Key(STEP, "", "inputs"), "16x4", "a batch holds 32 samples instead of 16", None),
+        (Key(STEP, "", "inputs"), "32x8", "the inputs are 32x4 instead of 32x8", None),
+        (Key(FUNCTIONS, "", "train.py::Net.forward"), 1, "called 3 instead of 1 times", 8),
+        (Key(MODULE, "Net", "parameters"), 8, "Net has 10 instead of 8 parameters", 16),
+        (Key(MODULE, "Net", "parameter_bytes"), 20, "another number type", None),
+        (Key(MODULE, "Net", "frozen_parameters"), 0, "4 instead of 0 frozen", None),
+        (Key(MODULE, "Net", "type"), "Other", "the module Net is a Net, and was a Other", 16),
+        (Key(STEP, "", "batches asked for"), 2, "asks a DataLoader for 1 instead of 2", None),
+        (Key(MEMORY, "cpu", "peak_bytes"), 46, "tensors take 47 instead of 46 bytes", None),
+    ],
+)
+def test_one_changed_fact_has_its_meaning(tmp_path, key, locked, words, line):
+    run = recorded(tmp_path / "a")
+    facts = {**read_facts(run), key: locked}
+    causes, left, text = said(facts, run, tmp_path)
+    assert (len(causes), left) == (1, [])
+    assert words in causes[0].text
+    assert [place.line for place in causes[0].places] == ([line] if line else [])
+    assert "1 fact differs" in text
