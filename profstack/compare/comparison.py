@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from profstack.compare.gates import Evidence, Rule, judge
 from profstack.compare.inequalities import inequalities
-from profstack.compare.noise import Noise
+from profstack.compare.noise import CONFIDENCE, Noise
 from profstack.compare.parts import totals
 from profstack.compare.places import Places
 from profstack.compare.sides import Side
@@ -17,32 +18,51 @@ from profstack.storage.schema.comparison import ComparedFinding, Comparison
 from profstack.storage.schema.report import Report
 
 
-def compare(before: Side, after: Side, *, rules: Sequence[str] = ()) -> Comparison:
-    """Compare the recordings of two sides; `rules` are those of `--fail-if`."""
+def compare(
+    before: Side,
+    after: Side,
+    *,
+    rules: Sequence[Rule] = (),
+    confidence: float = CONFIDENCE,
+    measured: str | None = None,
+) -> Comparison:
+    """Compare the recordings of two sides; `rules` are those of `--fail-if`.
+
+    Where recordings were made until the answer was clear, `measured` says how, and intervals need
+    a higher `confidence` to hold in 95 % of cases. Raise UsageError for a rule about a module or an
+    operator that neither side has.
+    """
     # All that is made here is kept: a collection would find nothing.
     with CollectorOff():
-        return _compare(before, after, rules)
+        return _compare(before, after, rules, confidence, measured)
 
 
-def _compare(before: Side, after: Side, rules: Sequence[str]) -> Comparison:
-    noise, places = Noise(before, after), Places(before, after)
+def _compare(
+    before: Side, after: Side, rules: Sequence[Rule], confidence: float, measured: str | None
+) -> Comparison:
+    noise, places = Noise(before, after, confidence), Places(before, after)
     unequal = inequalities(before, after)
     step = totals("step", before, after, noise, places)
     run = totals("run", before, after, noise, places)
     step_answer = answer("step", step, noise, unequal) if step else None
     run_answer = answer("run", run, noise, unequal) if run else None
+    parts = [*(step.parts if step else ()), *(run.parts if run else ())]
+    findings = list(_findings(before, after, places))
+    modules = {now: was for was, now in places.modules.items()}
+    evidence = Evidence(before, after, noise, modules, parts, findings)
     return {
         "schema_version": 1,
         "profstack_version": __version__,
+        "measured": measured,
         "before": before.facts(),
         "after": after.facts(),
         "verdict": chosen(step_answer, run_answer, run.parts if run else ()),
         "answers": [each for each in (step_answer, run_answer) if each is not None],
         "inequalities": unequal,
-        "parts": [*(step.parts if step else ()), *(run.parts if run else ())],
+        "parts": parts,
         "tables": tables(before, after, noise, places),
-        "findings": list(_findings(before, after, places)),
-        "gates": [],
+        "findings": findings,
+        "gates": judge(rules, evidence),
     }
 
 

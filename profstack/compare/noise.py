@@ -67,8 +67,8 @@ class Known:
 class Noise:
     """Intervals of the differences between two sides."""
 
-    def __init__(self, before: Side, after: Side) -> None:
-        self.before, self.after = before, after
+    def __init__(self, before: Side, after: Side, confidence: float = CONFIDENCE) -> None:
+        self.before, self.after, self.confidence = before, after, confidence
         self.disturbed = max(_disturbance(before), _disturbance(after))
 
     @cached_property
@@ -96,7 +96,7 @@ class Noise:
             inside = self._inside() if of == "step" else 0.0
             prior = Prior(math.hypot(deviation, inside, self.disturbed), self.known.prior.freedom)
         both = [means(np.log(np.asarray([totals])), weights(totals), prior) for totals in sides]
-        return float(difference_reach(both[0], both[1], CONFIDENCE)[0])
+        return float(difference_reach(both[0], both[1], self.confidence)[0])
 
     def _inside(self) -> float:
         """Return the relative standard deviation of a median by the steps of its own process."""
@@ -136,7 +136,7 @@ class Noise:
                 # Nothing is known of its spread; it has none as a rule.
                 prior = Prior(np.zeros(len(values)), 1e6)
             both.append(means(values, used, prior))
-        confidence = 1.0 - (1.0 - CONFIDENCE) / max(families, 1)
+        confidence = 1.0 - (1.0 - self.confidence) / max(families, 1)
         return both[0], both[1], difference_reach(both[0], both[1], confidence)
 
     def _row_prior(self, values: FloatArray, whole: float) -> Prior:

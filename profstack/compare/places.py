@@ -21,6 +21,8 @@ _Line = tuple[str, int]
 # The parts of a step by the kind of work that its lines do.
 _WAITS = ("data wait", "making the batch", "before the model's first call")
 _MODEL = ("forward", "backward")
+# Files of torch's whose functions call a DataLoader's own code, and a model's.
+_CALLERS = ("torch/utils/data/", "torch/nn/modules/module.py")
 # A function or line explains a part from this share of its difference on.
 _EXPLAINS = 0.3
 # One of several functions that call each other is the place: the innermost with nearly all of it.
@@ -98,23 +100,19 @@ class Places:
             return changed if changed.cause and changed[:2] == line[:2] else line
         inside = self._loading(part)
         line = self._line_place("outside", difference_s, inside)
-        function = self._function(difference_s, inside)
-        if line.line is None or (function.cause is not None and line.cause is None):
-            return function
-        return line
+        # Only where no line was timed: a function's time is that of all that it calls.
+        return line if line.line is not None else self._function(difference_s, inside)
 
     def _loading(self, part: str) -> Callable[[int, FunctionKey], bool]:
-        """Return whether a function can be the place of a part: loading is the wait's alone."""
-        below = []
-        for graph in self.graphs:
-            roots = [
-                key for key in graph.callees if "torch/utils/data/" in key.file.replace("\\", "/")
-            ]
-            below.append(graph.below(roots))
-        waits = part in _WAITS and any(below)
+        """Return whether a function can be the place of a part that is not the model's.
+
+        What a DataLoader calls is the wait's alone.
+        """
+        loading, in_model = ([_below(graph, file) for graph in self.graphs] for file in _CALLERS)
+        waits = part in _WAITS and any(loading)
 
         def inside(which: int, key: FunctionKey) -> bool:
-            return (key in below[which]) == waits
+            return (key in loading[which]) == waits and key not in in_model[which]
 
         return inside
 
@@ -276,6 +274,11 @@ def _optimizer_words(before: OptimizerFacts, after: OptimizerFacts) -> str | Non
     if before["tensors"] != after["tensors"]:
         return f"{before['tensors']} -> {after['tensors']} tensors"
     return None
+
+
+def _below(graph: CallGraph, file: str) -> set[FunctionKey]:
+    """Return the functions that those of a file of torch's call, directly or not."""
+    return graph.below(key for key in graph.callees if file in key.file.replace("\\", "/"))
 
 
 # What a report says of its lines, functions and modules -------------------------------------------

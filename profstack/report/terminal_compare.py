@@ -46,6 +46,8 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         count = side["recordings"]
         recordings = "1 recording" if count == 1 else f"{count} recordings"
         yield f"{which:<7}{side['label']}: {recordings}, {side['steps']} clean steps"
+    if comparison["measured"]:
+        yield comparison["measured"]
     if comparison["inequalities"]:
         yield ""
         yield "Not equal on both sides:"

@@ -161,6 +161,9 @@ class Comparison(TypedDict):
 
     schema_version: Annotated[Literal[1], "raised where a field changes its meaning"]
     profstack_version: Annotated[str, "version of profstack that wrote it"]
+    measured: Annotated[
+        Text, "how the recordings were made; null where they were given, not measured"
+    ]
     before: SideFacts
     after: SideFacts
     verdict: ComparisonVerdict

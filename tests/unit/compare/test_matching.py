@@ -93,8 +93,10 @@ def _modules(*rows):
     return [row("modules", path=path, type=kind, parameters=size) for path, kind, size in rows]
 
 
-PLAIN = (("Net", "Net", 30), ("Net.stem", "Linear", 10), ("Net.blocks", "Sequential", 20),
-         ("Net.blocks.0", "Block", 12), ("Net.blocks.1", "Block", 8), ("(optimizer)", "", None))  # fmt: skip
+PLAIN = (
+    ("Net", "Net", 30), ("Net.stem", "Linear", 10), ("Net.blocks", "Sequential", 20),
+    ("Net.blocks.0", "Block", 12), ("Net.blocks.1", "Block", 8), ("(optimizer)", "", None),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("prefix", "around"), [
