@@ -56,6 +56,7 @@ def test_the_answer_stands_before_what_it_rests_on(compared):
     assert ["few-steps" in findings[0], "data-starved · …/app/loader.py:41" in findings[1]] == [
         True, True]  # fmt: skip
     assert count(page, "#side-medians .dot") == 6
+    assert made["measured"] in texts(page, "#sides")[0]
     assert "profstack-runs/main-0003" in texts(page, "#side-facts")[0]
 
 

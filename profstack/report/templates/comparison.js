@@ -497,6 +497,7 @@ function drawSides({ facts }) {
       };
     });
   append(byId("side-medians"), [
+    facts.measured ? remark(facts.measured) : null,
     rows.length
       ? [
           remark(
