@@ -224,9 +224,9 @@ def _kinds(places: Places) -> list[_Kind]:
         return list(match_functions(keys[0], keys[1], places.sources)[0])
 
     def modules(was: Rows, now: Rows) -> list[tuple[Hashable, Hashable]]:
-        return [
-            (one, other) for one, other in places.modules.items() if one in was and other in now
-        ]
+        # The whole step has a row of FLOP and is no module.
+        pairs = [("step", "step"), *places.modules.items()]
+        return [(one, other) for one, other in pairs if one in was and other in now]
 
     def lines(was: Rows, now: Rows) -> list[tuple[Hashable, Hashable]]:
         found = ((key, places.sources.line(*key)) for key in was)  # type: ignore[misc]  # lines

@@ -238,7 +238,15 @@ def _parts_words(shown: Rounded) -> str:
     rest = shown.after - shown.before - sum(figure for _, figure in named)
     words = [f"{part['name']} {shown.words(figure, '+')}{brackets(part)}" for part, figure in named]
     if not named:
-        return "no part by itself is beyond noise"
+        none = "no part by itself is beyond noise"
+        most, figure = max(
+            ((part, after - before) for part, before, after in shown.rows),
+            key=lambda each: abs(each[1]),
+            default=(None, 0),
+        )
+        if most is None or 2 * abs(figure) < abs(shown.after - shown.before) or not figure:
+            return none
+        return f"mostly {most['name']} {shown.words(figure, '+')}{brackets(most)}, but {none}"
     if rest:
         is_noise = len(named) == len(told)
         words.append(f"rest {shown.words(rest, '+')}{' (noise)' if is_noise else ''}")

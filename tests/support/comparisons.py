@@ -121,6 +121,11 @@ def comparison(**changed: Any) -> Comparison:
             "ratio": 0.75, "ci95_low": 0.72, "ci95_high": 0.78, "spread": "between processes",
             "floor": 0.05, "reason": None,
         },
+        "answers": [
+            {"slug": "slower", "sentence": "run 6.94 -> 7.40 s (+6.6 %)", "action": "",
+             "figure": "run", "before_s": 6.94, "after_s": 7.4, "ratio": 1.066, "ci95_low": 1.01,
+             "ci95_high": 1.12, "spread": "this machine", "floor": 0.04, "reason": None},
+        ],
         "inequalities": [
             {"slug": "commit", "text": "the script is of another commit", "before": "mainc0ffee",
              "after": "HEADc0ffee", "severity": "low"},
