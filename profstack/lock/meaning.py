@@ -167,6 +167,9 @@ class _Explaining:
                 follow, values = [*values, *operators], []
                 operators = []
             places = self.sources.waits(word) if _more(row) else []
+            if places:
+                follow = [*follow, *self._only_at(places)]
+            self.left.take(follow)
             yield Cause(f"{word} {_times(row)}: {_synchronises(row)}", places, [row, *follow])
         for row in values:
             places = []
@@ -186,29 +189,33 @@ class _Explaining:
 
     def _modules(self) -> Iterator[Cause]:
         types = self.left.of(lambda key: key.section == MODULE and key.name == "type")
-        new = [row.key.of for row in types if row.locked == 0]
-        gone = [row.key.of for row in types if row.now == 0]
-        for paths, verb in ((new, "new"), (gone, "gone")):
-            outer = [path for path in paths if path.rpartition(".")[0] not in paths]
-            groups: dict[tuple[str, str | None], list[str]] = defaultdict(list)
-            for path in sorted(outer, key=natural):
-                groups[path.rpartition(".")[0], self._type(path)].append(path)
-            for (_, kind), alike in groups.items():
-                takes = [row for path in alike for row in self._take_module(path)]
-                takes += self._take_totals()
-                places = self.sources.of_module(alike[0], self._type) if verb == "new" else []
-                inner = sum(each.startswith(f"{alike[0]}.") for each in paths)
-                inside = f", with {inner} modules in it," if inner else ""
-                one = f"the module {alike[0]} ({kind}){inside} is {verb}"
-                many = f"{len(alike)} modules of type {kind} are {verb}: {', '.join(alike[:4])}"
-                yield Cause(one if len(alike) == 1 else many, places, takes)
-        for row in types:
-            if row.locked and row.now:
+        for row in sorted(types, key=lambda row: natural(row.key.of)):
+            if row.locked and row.now and row in self.left.rows:
                 takes = [*self._take_module(row.key.of), *self._take_totals()]
                 places = self.sources.of_module(row.key.of, self._type)
                 text = f"the module {row.key.of} is a {row.now}, and was a {row.locked}"
                 yield Cause(text, places, takes)
+        left = [row for row in types if row in self.left.rows]
+        new = [row.key.of for row in left if row.locked == 0]
+        gone = [row.key.of for row in left if row.now == 0]
+        for paths, verb in ((new, "new"), (gone, "gone")):
+            yield from self._new_or_gone(paths, verb)
         yield from self._parameters()
+
+    def _new_or_gone(self, paths: Sequence[str], verb: str) -> Iterator[Cause]:
+        outer = [path for path in paths if path.rpartition(".")[0] not in paths]
+        groups: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+        for path in sorted(outer, key=natural):
+            groups[path.rpartition(".")[0], self._type(path)].append(path)
+        for (_, kind), alike in groups.items():
+            takes = [row for path in alike for row in self._take_module(path)]
+            takes += self._take_totals()
+            places = self.sources.of_module(alike[0], self._type) if verb == "new" else []
+            inner = sum(each.startswith(f"{alike[0]}.") for each in paths)
+            inside = f", with {inner} modules in it," if inner else ""
+            one = f"the module {alike[0]} ({kind}){inside} is {verb}"
+            many = f"{len(alike)} modules of type {kind} are {verb}: {', '.join(alike[:4])}"
+            yield Cause(one if len(alike) == 1 else many, places, takes)
 
     def _take_module(self, path: str) -> list[Difference]:
         """Take what differs in a module and in those inside it."""
@@ -221,8 +228,11 @@ class _Explaining:
     def _take_totals(self) -> list[Difference]:
         """Take the totals that follow from another model."""
         totals = (Key(STEP, "", name) for name in ("parameters", "forward_flop", "backward_flop"))
-        keys = set(totals)
-        return self.left.take(self.left.of(lambda key: key in keys or key.of == _ACCUMULATION))
+        keys, parts = set(totals), {_ACCUMULATION}
+        if _way(self.locked) == _way(self.now):
+            # An optimizer has as much more to do.
+            parts.add(_OPTIMIZER)
+        return self.left.take(self.left.of(lambda key: key in keys or key.of in parts))
 
     def _parameters(self) -> Iterator[Cause]:
         rows = self.left.of(lambda key: key.section == MODULE and "parameter" in key.name)
@@ -305,13 +315,16 @@ class _Explaining:
 
     def _operators_in(self, function: str) -> list[Difference]:
         """Return the operators that differ and are called in a function alone."""
+        return self._operators_at(lambda places: self.sources.inside(function, places))
+
+    def _only_at(self, allowed: Sequence[Place]) -> list[Difference]:
+        """Return the operators that differ and are called on some lines alone."""
+        return self._operators_at(lambda places: bool(places) and set(places) <= set(allowed))
+
+    def _operators_at(self, chosen: Callable[[list[Place]], bool]) -> list[Difference]:
         rows = self.left.of(lambda key: key.name.startswith(OPERATOR) and key.of != _OPTIMIZER)
         return [
-            row
-            for row in rows
-            if self.sources.inside(
-                function, self.sources.of_operators([_operator(row)], row.key.of)
-            )
+            row for row in rows if chosen(self.sources.of_operators([_operator(row)], row.key.of))
         ]
 
     def _optimizer(self) -> Iterator[Cause]:
@@ -383,11 +396,15 @@ class _Explaining:
             row = peaks[0]
             text = f"tensors take {_change(row)} bytes of {row.key.of} at the peak"
             kinds = [
-                f"{each.key.name.removeprefix('peak: ')} {_change(each)}"
+                each
                 for each in rows
                 if each.key.of == row.key.of and each.key.name.startswith("peak: ")
             ]
-            yield Cause(f"{text} ({', '.join(kinds)})" if kinds else text, [], self.left.take(rows))
+            kinds.sort(key=lambda each: -abs(_number(each.now) - _number(each.locked)))
+            most = ", ".join(
+                f"{each.key.name.removeprefix('peak: ')} {_change(each)}" for each in kinds[:2]
+            )
+            yield Cause(f"{text} ({most})" if most else text, [], self.left.take(rows))
 
 
 def _samples(shape: str) -> float:
