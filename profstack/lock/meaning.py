@@ -44,8 +44,7 @@ _ASKING = {
     "sizes that depend on values (unique)": ("aten::_unique2", "aten::unique_dim"),
     "comparisons of whole tensors (equal)": ("aten::equal",),
 }
-_MOST_PLACES = 3
-_OWN = re.compile(r"(?:type|calls|parameters|parameter_bytes|frozen_parameters)\Z")
+_CONVERSIONS = ("aten::to", "aten::_to_copy", "ToCopyBackward0")
 _FLOATS = ("float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax")
 
@@ -139,10 +138,8 @@ class _Explaining:
         for row in self.run.rows("graph_breaks"):
             if (row["reason"] or "").strip().startswith(reason):
                 frames = json.loads(row["stack"] or "[]")
-                own = [each for each in frames if self.run.is_own(str(each.get("file")))]
-                found += [
-                    self.sources.place(str(each["file"]), int(each["line"])) for each in own[-1:]
-                ]
+                own = [(file, line) for file, line, *_ in frames if self.run.is_own(file)]
+                found += [self.sources.place(*each) for each in own[-1:]]
         return sorted(set(found))
 
     # -- what waits for a device -----------------------------------------------------------------
@@ -261,24 +258,36 @@ class _Explaining:
                 f"{narrower[0]} has {_change(one)} bytes"
             )
             names = ("half", "bfloat16", "double", "float", "to", "type", "set_default_dtype")
-            takes += self.left.take(self.left.of(_has_float_type))
+            takes += self.left.take(self._typed())
             yield Cause(text, self.sources.calls_of(names), takes)
         if frozen:
-            takes = self.left.take(frozen)
-            text = f"{len(frozen)} modules train another part of their parameters"
-            text += f": {frozen[0].key.of} has {_change(frozen[0])} frozen ones"
+            takes = [*self.left.take(frozen), *self._take_totals()]
+            takes += self.left.take(self.left.of(lambda key: key.name.startswith(BACKWARD)))
+            modules = "1 module trains" if len(frozen) == 1 else f"{len(frozen)} modules train"
+            text = f"{modules} another part of the parameters: {frozen[0].key.of} has "
+            text += f"{_change(frozen[0])} frozen ones"
             yield Cause(text, self.sources.calls_of(("requires_grad_",)), takes)
 
-    def _dtypes(self) -> Iterator[Cause]:
+    def _typed(self) -> list[Difference]:
+        """Return operators on other numbers than float32, with those that they take the place of.
+
+        Conversions between types belong to them.
+        """
         rows = self.left.of(_has_float_type)
-        if not rows:
-            return
-        kinds = sorted({row.key.name.rpartition(" ")[2] for row in rows})
         plain = {(row.key.of, row.key.name.rpartition(" ")[0]) for row in rows}
-        rows += self.left.of(lambda key: (key.of, key.name) in plain)
-        more = any(_more(row) for row in rows if _has_float_type(row.key))
-        verb = "compute in" if more else "no longer compute in"
-        modules = len({row.key.of for row in rows})
+        if rows:
+            rows += self.left.of(lambda key: (key.of, key.name) in plain)
+            rows += [row for row in self.left.rows if _operator(row) in _CONVERSIONS]
+        return list(dict.fromkeys(rows))
+
+    def _dtypes(self) -> Iterator[Cause]:
+        rows = self._typed()
+        typed = [row for row in rows if _has_float_type(row.key)]
+        if not typed:
+            return
+        kinds = sorted({row.key.name.rpartition(" ")[2] for row in typed})
+        verb = "compute in" if any(map(_more, typed)) else "no longer compute in"
+        modules = len({row.key.of for row in typed})
         text = f"operators of {modules} modules and parts {verb} {' and '.join(kinds)}"
         names = ("autocast", "half", "bfloat16", "double", "to")
         yield Cause(text, self.sources.calls_of(names), self.left.take(rows))
