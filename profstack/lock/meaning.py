@@ -18,6 +18,7 @@ from profstack.lock.facts import (
     COMPILE,
     COPIES,
     FUNCTIONS,
+    GRAPH_BREAKS,
     KERNEL,
     MEMORY,
     MODULE,
@@ -117,21 +118,26 @@ class _Explaining:
             if row["reason"]
         }
         rows = self.left.take(self.left.of(lambda key: key.section == COMPILE))
-        for row in rows:
+        breaks = [row for row in rows if row.key.of == GRAPH_BREAKS]
+        others = [row for row in rows if row not in breaks]
+        # What follows a break is a graph of its own.
+        parts = [row for row in others if breaks and row.key.name == "graphs"]
+        for row in breaks:
+            text = f"torch.compile breaks a graph {_change(row)} times: {row.key.name}"
+            yield Cause(text, self._break_places(row.key.name), [row, *parts])
+            parts = []
+        for row in others:
             name, kind = row.key.of, row.key.name
-            if name == "graph breaks":
-                text = f"torch.compile breaks a graph {_change(row)} times: {kind}"
-                yield Cause(text, self._break_places(kind), [row])
-                continue
-            places = self.sources.of_function(name)
             if kind == "recompiled":
                 why = f", since {reasons[name]}" if name in reasons and _more(row) else ""
                 text = f"{name} is compiled again {_change(row)} times{why}"
             elif kind == "failures":
                 text = f"torch.compile gives {name} up {_change(row)} times"
+            elif breaks:
+                continue
             else:
                 text = f"{name} is compiled to {_change(row)} graphs"
-            yield Cause(text, places, [row])
+            yield Cause(text, self.sources.of_function(name), [row])
 
     def _break_places(self, reason: str) -> list[Place]:
         found = []
@@ -400,7 +406,7 @@ class _Explaining:
 
     def _memory(self) -> Iterator[Cause]:
         rows = self.left.of(lambda key: _is_memory(key) or key.name == KERNEL or key.name == COPIES)
-        peaks = [row for row in rows if row.key.name == "peak_bytes"]
+        peaks = [row for row in rows if row.key.name.startswith("peak_bytes")]
         if peaks:
             row = peaks[0]
             text = f"tensors take {_change(row)} bytes of {row.key.of} at the peak"
