@@ -1,8 +1,10 @@
 """How large the page of a very large run is, and how soon its overview is on screen.
 
     python benchmarks/page.py [--repeat 5] [--modules 10000] [--functions 50000] [--operators 5000]
+                              [--comparison]
 
 Makes the report of a run with that many rows, writes its page and opens it in headless Chromium.
+With `--comparison` it is the page of `profstack compare` of two runs with that many rows each.
 There are two figures: the page's size against its bound of 12 MB, and the time that scripts took
 until the overview was drawn, as Chromium counts it (`ScriptDuration`; that of all tasks is
 beside it). A time alone says little on another machine, so it is divided by that of a fixed script
@@ -46,7 +48,7 @@ def main() -> int:
     """Write the page, open it a few times and print what it took."""
     chosen = _arguments()
     sys.path.insert(0, str(_CHECKOUT))
-    if importlib.util.find_spec("page_browser") is None:
+    if importlib.util.find_spec("tests") is None:
         print("the tests' folder is missing: it holds the browser's driver", file=sys.stderr)
         return 2
     from tests.support.browser import EXECUTABLE
@@ -57,7 +59,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="page-benchmark-") as folder:
         page = Path(folder) / "report.html"
         _write(page, chosen)
-        found = [_opened(page, Path(folder) / f"profile-{turn}") for turn in range(chosen.repeat)]
+        drawn = "#verdict .verdict" if chosen.comparison else "#view-overview .card"
+        found = [
+            _opened(page, Path(folder) / f"profile-{turn}", drawn) for turn in range(chosen.repeat)
+        ]
         return _say(page.stat().st_size, found)
 
 
@@ -66,25 +71,40 @@ def _arguments() -> argparse.Namespace:
     for name, usual in (("repeat", 5), ("modules", 10_000), ("functions", 50_000)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--operators", type=int, default=5_000)
+    parser.add_argument("--comparison", action="store_true")
     return parser.parse_args()
 
 
 def _write(page: Path, chosen: argparse.Namespace) -> None:
     """Make the report and write its page, and say how long the page alone took."""
-    from large_report import large
+    sizes = (chosen.modules, chosen.functions, chosen.operators)
+    if chosen.comparison:
+        from profstack.report import compare_page
+        from tests.support import comparisons
 
-    from profstack.report import html
+        comparison = comparisons.large(*sizes)
+        tables = {table["name"]: table["rows"] for table in comparison["tables"]}
+        began = time.perf_counter()
+        compare_page.write(comparison, page)
+    else:
+        from large_report import large
 
-    report = large(chosen.modules, chosen.functions, chosen.operators)
-    began = time.perf_counter()
-    html.write(report, page)
-    rows = {name: len(rows) for name, rows in report["tables"].items() if len(rows) > 1_000}
+        from profstack.report import html
+
+        report = large(*sizes)
+        tables = report["tables"]
+        began = time.perf_counter()
+        html.write(report, page)
+    rows = {name: len(rows) for name, rows in tables.items() if len(rows) > 1_000}
     print(f"rows: {', '.join(f'{count:,} {name}' for name, count in rows.items())}")
     print(f"written in {time.perf_counter() - began:.2f} s")
 
 
-def _opened(page: Path, profile: Path) -> dict[str, float]:
-    """Times of one fresh browser, in seconds: the fixed script, and the page's overview."""
+def _opened(page: Path, profile: Path, drawn: str) -> dict[str, float]:
+    """Times of one fresh browser, in seconds: the fixed script, and the page's overview.
+
+    `drawn` selects what the overview has when it is drawn.
+    """
     from tests.support.browser import Browser
 
     with Browser(profile) as browser:
@@ -95,7 +115,7 @@ def _opened(page: Path, profile: Path) -> dict[str, float]:
         browser.open(page)
         errors = browser.errors()
         assert not errors, errors
-        rows = browser.evaluate("document.querySelectorAll('#view-overview .card').length")
+        rows = browser.evaluate(f"document.querySelectorAll('{drawn}').length")
         assert rows, "the overview is empty"
         paint = browser.evaluate(
             "(performance.getEntriesByName('first-contentful-paint')[0] || {}).startTime || 0"

@@ -27,6 +27,7 @@ OWN, PYTHON, BUILTIN, PROFSTACK = "(own files)", "Python", "(built-in)", "profst
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:")
 # Files in the main folder of a project.
 _MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+_MOST_KNOWN = 4096
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]+([^/\\]+)")
 
 
@@ -81,7 +82,18 @@ class Places:
 
     def is_own(self, file: str) -> bool:
         """Return whether a code object's file is the user's own."""
-        return _is_own(self, file)
+        known = self._known
+        found = known.get(file)
+        if found is None:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            found = known[file] = self._decide(file)
+        return found
+
+    @functools.cached_property
+    def _known(self) -> dict[str, bool]:
+        """The answers so far: few files make up all the functions and stacks of a recording."""
+        return {}
 
     def _decide(self, file: str) -> bool:
         if file in TEXTS:
@@ -127,12 +139,6 @@ class Places:
             return file
         whole = file if _ABSOLUTE.match(file) else self.working + file
         return ntpath.normpath(whole) if self.sep == "\\" else posixpath.normpath(whole)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_own(places: Places, file: str) -> bool:
-    """Return `Places.is_own`: few files make up all the functions and stacks of a recording."""
-    return places._decide(file)
 
 
 def _folders(*paths: str) -> tuple[str, ...]:

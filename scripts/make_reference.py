@@ -44,7 +44,9 @@ _EXIT_CODES = (
     ("141", "the reader of standard output has gone (a closed pipe)"),
     ("2", "an error of profstack's own, in one line: what, where, next step"),
     ("1", ("`profstack doctor`: something that profstack needs does not work here; "
-          "`profstack bench`: the target raised an error")),
+          "`profstack bench`: the target raised an error; "
+          "`profstack compare`: a rule of `--fail-if` is broken")),
+    ("3", "`profstack compare --strict`: noise leaves it open whether a rule is kept"),
     ("0", "everything else"),
 )  # fmt: skip
 
@@ -55,6 +57,9 @@ _VARIABLES: dict[str, str | None] = {
     "PROFSTACK_PEAKS": "`0`: never measure the machine's peaks, as `--no-peaks`",
     "XDG_CACHE_HOME": "the folder in which the measured peaks and the page's packed charts are "
     "kept (default: `~/.cache`)",
+    "GITHUB_ACTIONS": "`true`: `profstack compare` prints annotations for GitHub, as with "
+    "`--annotations github`",
+    "GITHUB_WORKSPACE": "the folder in which annotations name files (default: the working folder)",
     "NO_COLOR": "set: no colours in the terminal",
     "TERM": "`dumb`: no colours in the terminal",
     "RANK": "the rank of this process, as torchrun and accelerate set it",

@@ -7,7 +7,8 @@ Does not measure: single calls, what is over within 10 ms (a shorter step has le
 sample), other threads, time inside built-in functions apart from the line that calls them, and
 modules' paths. A sample comes when the interpreter's lock is free: of Python code between two
 calls into torch the later call is shown.
-Usual slowdown: 1.01 on a 0.3 ms step: a sample takes some 60 microseconds.
+Usual slowdown: 1.01 on a 0.3 ms step: a sample takes some 60 microseconds. Python code stops for
+each sample, 0.1 to 0.9 ms: after the first 300 they come less often, for half a percent.
 Conflicts: from Python 3.12 on cProfile counts the calls of all threads: the watch gives way
 as soon as it sees a profiler of the script's own.
 """
@@ -92,7 +93,7 @@ class WatchWrapper(Wrapper):
         if self._sampler.thinned:
             times = [f"{1e3 * each:.0f} ms from {s:.0f} s on" for s, each in self._sampler.thinned]
             times.append(f"{1e3 * WATCH_INTERVAL_S:.0f} ms before")
-            less = "to stay small and cheap the watch samples less often in a long run"
+            less = "to stay small and cheap the watch samples less often"
             cut.append(f"{less}: every {', every '.join(times)}")
         if self._sampler.stacks.cut:
             cut.append("stacks were too deep or too many: some are cut short")

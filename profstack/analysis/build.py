@@ -141,7 +141,7 @@ def _missing(tables: schema.Tables) -> Iterable[tuple[str, Column, int, int]]:
     for name, table in schema.REPORT.items():
         rows = cast("Mapping[str, Sequence[Mapping[str, object]]]", tables)[name]
         for column in table.columns if rows else ():
-            yield name, column, sum(row[column.name] is None for row in rows), len(rows)
+            yield name, column, [row[column.name] for row in rows].count(None), len(rows)
 
 
 def _reason(

@@ -283,8 +283,11 @@ def compared(
 
 def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
     """Return step times by the number of their slice."""
-    times = times_of(steps, clock).groupby(steps["slice"].astype(int), sort=False)
-    return {int(str(index)): seconds.tolist() for index, seconds in times}
+    found: dict[int, list[float]] = {}
+    columns = zip(steps["slice"].tolist(), times_of(steps, clock).tolist(), strict=True)
+    for number, seconds in columns:
+        found.setdefault(int(number), []).append(seconds)
+    return found
 
 
 def in_progress(times: Times, begins: Times, ends: Times) -> list[int]:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import glob
+import os
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profstack.commands import measure_sides
+from profstack.commands.options import CommandParser, open_page, tell
+from profstack.commands.settings import read_settings
+from profstack.compare import gates
 from profstack.errors import RecordingError, UsageError
+from profstack.launch import target
 from profstack.report import files
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from profstack.compare.sides import Side
+    from profstack.storage.schema.comparison import Comparison
 
+RAW = True
+_BROKEN, _UNCLEAR = 1, 3
 HELP = "Say which of two recordings is faster, by how much beyond noise, and why."
 
 _SIDES_HELP = """\
@@ -25,7 +35,30 @@ which stands for all of them. Several a side may also be written one by one:
 
   profstack compare BEFORE AFTER
   profstack compare BEFORE1 BEFORE2 BEFORE3 --with AFTER1 AFTER2 AFTER3
+
+Both sides can be measured at once:
+
+  profstack compare --run 'train.py --workers 0' --run 'train.py --workers 4'
+  profstack compare --rev main --rev HEAD train.py --epochs 1
 """
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options; a script after --rev has its own."""
+    result = CommandParser("compare", HELP)
+    configure(result)
+    return result
+
+
+def main(argv: list[str]) -> int:
+    """Run the command and return the exit code."""
+    options_parser = parser()
+    valued = [each.option_strings for each in options_parser._actions if each.nargs is None]
+    own, words = target.split(argv, frozenset(chain.from_iterable(valued)))
+    if not any(word.partition("=")[0] == "--rev" for word in own):
+        arguments = options_parser.parse_args(argv)
+        return execute(arguments, arguments.sides)
+    return execute(options_parser.parse_args(own), words)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,36 +69,126 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--with", nargs="+", dest="after", metavar="AFTER", help="the second side's recordings"
     )
     parser.add_argument("-o", "--output", metavar="DIR", help="write compare.json and compare.html")
+    parser.add_argument("--open", action="store_true", help="open the page; needs -o")
     parser.add_argument(
         "--format",
         choices=("text", "json", "markdown", "csv"),
         default="text",
         help="default: text",
     )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    _add_gates(parser.add_argument_group("gates"))
+    measure_sides.add_options(parser)
 
 
-def execute(arguments: argparse.Namespace) -> int:
-    """Compare, print the answer, and write the files that were asked for."""
-    before, after = (read_side(paths) for paths in _sides(arguments))
-    from profstack.compare.comparison import compare
-    from profstack.report import terminal_compare
+def _add_gates(group: argparse._ArgumentGroup) -> None:
+    figures = ", ".join((*gates.FIGURES, "module:PATH", "operator:NAME"))
+    words = f"exit with 1 where this is so beyond noise, such as 'step > 5%%'; of {figures}"
+    group.add_argument("--fail-if", action="append", default=[], metavar="RULE", help=words)
+    words = "exit with 3 where noise leaves it open whether a rule is kept"
+    group.add_argument("--strict", action="store_true", help=words)
+    words = "show broken rules beside the code (default: github where GITHUB_ACTIONS is true)"
+    group.add_argument("--annotations", choices=("github", "none"), help=words)
+
+
+def execute(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Compare, print the answer, and write the files that were asked for.
+
+    `words` are the sides, or the script and its arguments where both are measured. Return 1 where a
+    rule is broken, and 3 where one is unclear and `--strict` is given.
+    """
+    # What is wrong in the rules is said before anything is measured.
+    rules, strict = _rules(arguments)
+    given = measure_sides.wanted(arguments)
+    if arguments.open and arguments.output is None and not given:
+        raise UsageError("--open needs -o DIR", where="compare", next_step="add '-o comparison'")
+    if given:
+        measured = measure_sides.measure(arguments, words, gates.step_limits(rules) or (1.0,))
+        arguments.output = str(measured.outcome.folder)
+        comparison = measured.comparison(read_side, rules)
+    else:
+        from profstack.compare.comparison import compare
+        from profstack.compare.noise import remember_spread
+
+        before, after = (read_side(paths) for paths in _sides(arguments))
+        comparison = compare(before, after, rules=rules)
+        remember_spread((before, after))
+    _print(comparison, arguments.format)
+    if arguments.output is not None:
+        page = _write(comparison, Path(arguments.output))
+        if arguments.format == "text":
+            print(f"Wrote {page}")
+        if arguments.open:
+            open_page(page)
+    return _verdict_of_gates(comparison, strict=strict, arguments=arguments)
+
+
+def _rules(arguments: argparse.Namespace) -> tuple[list[gates.Rule], bool]:
+    """Return the rules of the command line, or else of the project's settings."""
+    settings = read_settings(Path.cwd())
+    strict = arguments.strict or settings.strict
+    if arguments.fail_if:
+        return gates.parse_all(arguments.fail_if), strict
+    try:
+        return gates.parse_all(settings.fail_if), strict
+    except UsageError as error:
+        where = f"{settings.file}, {error.where.removeprefix('--fail-if ')}"
+        raise UsageError(error.what, where=where, next_step=error.next_step) from None
+
+
+def _print(comparison: Comparison, form: str) -> None:
+    from profstack.report import compare_markdown, terminal_compare
     from profstack.report.screen import fitting
 
-    comparison = compare(before, after)
-    if arguments.format == "json":
-        printed = files.text(comparison)
-    elif arguments.format == "csv":
-        printed = terminal_compare.as_csv(comparison)
-    else:
-        printed = terminal_compare.text(comparison)
-    sys.stdout.write(fitting(printed, sys.stdout.encoding))
-    if arguments.output is not None:
-        folder = Path(arguments.output)
+    texts: dict[str, Callable[[Comparison], str]] = {
+        "json": files.text,
+        "csv": terminal_compare.as_csv,
+        "markdown": compare_markdown.markdown,
+        "text": terminal_compare.text,
+    }
+    sys.stdout.write(fitting(texts[form](comparison), sys.stdout.encoding))
+    sys.stdout.flush()
+
+
+def _verdict_of_gates(
+    comparison: Comparison, *, strict: bool, arguments: argparse.Namespace
+) -> int:
+    """Print what became of the rules on standard error, and return the exit code."""
+    results = [gate["result"] for gate in comparison["gates"]]
+    for gate in comparison["gates"]:
+        tell(f"profstack: {gate['result']}: {gate['rule']} ({gate['text']})")
+    if "unclear" in results and not strict:
+        tell("profstack: an unclear rule fails with --strict only; more processes decide it")
+    wanted = arguments.annotations or (
+        "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "none"
+    )
+    if wanted == "github":
+        from profstack.report import annotations
+
+        top = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+        for line in annotations.github(comparison, top):
+            # The runner reads both streams; standard output may be a file of Markdown.
+            print(line, file=sys.stderr, flush=True)
+    if "broken" in results:
+        return _BROKEN
+    return _UNCLEAR if strict and "unclear" in results else 0
+
+
+def _write(comparison: Comparison, folder: Path) -> Path:
+    """Write compare.json and compare.html into a folder, and return the page's path."""
+    from profstack.report import compare_page
+
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write(comparison, folder / "compare.json")
-        if arguments.format == "text":
-            print(f"Wrote {folder / 'compare.json'}")
-    return 0
+    except OSError as error:
+        what = f"cannot be made ({error.strerror})"
+        raise UsageError(
+            what, where=str(folder), next_step="choose another folder with -o"
+        ) from error
+    files.write(comparison, folder / "compare.json")
+    page = folder / "compare.html"
+    compare_page.write(comparison, page)
+    return page
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:

@@ -2,70 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from profstack.compare.gates import Evidence, Rule, judge
+from profstack.compare.inequalities import inequalities
+from profstack.compare.noise import CONFIDENCE, Noise
+from profstack.compare.parts import totals
+from profstack.compare.places import Places
 from profstack.compare.sides import Side
+from profstack.compare.tables import tables
+from profstack.compare.verdict import answer, chosen
 from profstack.environment import __version__
-from profstack.storage.schema.comparison import Comparison, ComparisonVerdict, PartChange
+from profstack.guard import CollectorOff
+from profstack.storage.schema.comparison import ComparedFinding, Comparison
 from profstack.storage.schema.report import Report
 
 
-def compare(before: Side, after: Side, *, rules: Sequence[str] = ()) -> Comparison:
-    """Compare the recordings of two sides; `rules` are those of `--fail-if`."""
+def compare(
+    before: Side,
+    after: Side,
+    *,
+    rules: Sequence[Rule] = (),
+    confidence: float = CONFIDENCE,
+    measured: str | None = None,
+) -> Comparison:
+    """Compare the recordings of two sides; `rules` are those of `--fail-if`.
+
+    Where recordings were made until the answer was clear, `measured` says how, and intervals need
+    a higher `confidence` to hold in 95 % of cases. Raise UsageError for a rule about a module or an
+    operator that neither side has.
+    """
+    # All that is made here is kept: a collection would find nothing.
+    with CollectorOff():
+        return _compare(before, after, rules, confidence, measured)
+
+
+def _compare(
+    before: Side, after: Side, rules: Sequence[Rule], confidence: float, measured: str | None
+) -> Comparison:
+    noise, places = Noise(before, after, confidence), Places(before, after)
+    unequal = inequalities(before, after)
+    step = totals("step", before, after, noise, places)
+    run = totals("run", before, after, noise, places)
+    step_answer = answer("step", step, noise, unequal) if step else None
+    run_answer = answer("run", run, noise, unequal) if run else None
+    parts = [*(step.parts if step else ()), *(run.parts if run else ())]
+    findings = list(_findings(before, after, places))
+    modules = {now: was for was, now in places.modules.items()}
+    evidence = Evidence(before, after, noise, modules, parts, findings)
     return {
         "schema_version": 1,
         "profstack_version": __version__,
+        "measured": measured,
         "before": before.facts(),
         "after": after.facts(),
-        "verdict": _verdict(before, after),
-        "inequalities": [],
-        "parts": _parts(before, after),
-        "tables": [],
-        "findings": [],
-        "gates": [],
+        "verdict": chosen(step_answer, run_answer, run.parts if run else ()),
+        "answers": [each for each in (step_answer, run_answer) if each is not None],
+        "inequalities": unequal,
+        "parts": parts,
+        "tables": tables(before, after, noise, places),
+        "findings": findings,
+        "gates": judge(rules, evidence),
     }
 
 
-def _verdict(before: Side, after: Side) -> ComparisonVerdict:
-    b = before.figure(lambda report: report["benchmark"]["median_s"])
-    a = after.figure(lambda report: report["benchmark"]["median_s"])
-    ratio = a / b if a is not None and b else None
-    return {
-        "slug": "unclear",
-        "sentence": "cannot tell: the spread between processes is not known",
-        "action": "",
-        "figure": "none" if ratio is None else "step",
-        "before_s": b,
-        "after_s": a,
-        "ratio": ratio,
-        "ci95_low": None,
-        "ci95_high": None,
-        "spread": None,
-        "floor": None,
-        "reason": "the spread between processes is not known",
-    }
+def _findings(before: Side, after: Side, places: Places) -> Iterator[ComparedFinding]:
+    """Yield findings and warnings that most of one side's recordings have, and none of the other's.
+
+    A finding is the same where its rule, and its module or the function around its line, are.
+    """
+    sides = [_counted(side.reports, which, places) for which, side in enumerate((before, after))]
+    halves = [len(side.reports) / 2 for side in (before, after)]
+    for which, other in ((0, 1), (1, 0)):
+        for key, (count, finding) in sides[which].items():
+            if key not in sides[other] and count >= halves[which]:
+                yield {**finding, "status": "gone" if which == 0 else "new"}
 
 
-def _bar(report: Report) -> dict[str, float]:
-    bar = report["step_bar"]
-    return {part["name"]: part["seconds"] for part in bar["parts"]} if bar else {}
+def _counted(
+    reports: Sequence[Report], which: int, places: Places
+) -> dict[tuple[object, ...], tuple[int, ComparedFinding]]:
+    found: dict[tuple[object, ...], tuple[int, ComparedFinding]] = {}
+    for report in reports:
+        seen: dict[tuple[object, ...], ComparedFinding] = {}
+        for each in report["findings"]:
+            place = each["module"] or _function_around(each["file"], each["line"], which, places)
+            seen["finding", each["slug"], place] = {
+                "kind": "finding",
+                "status": "new",
+                "slug": each["slug"],
+                "title": each["title"],
+                "file": each["file"],
+                "line": each["line"],
+            }
+        for warning in report["warnings"]:
+            seen["warning", warning["slug"]] = {
+                "kind": "warning",
+                "status": "new",
+                "slug": warning["slug"],
+                "title": warning["text"],
+                "file": None,
+                "line": None,
+            }
+        for key, finding in seen.items():
+            found[key] = found.get(key, (0, finding))[0] + 1, finding
+    return found
 
 
-def _parts(before: Side, after: Side) -> list[PartChange]:
-    was, now = _bar(before.first), _bar(after.first)
-    return [
-        {
-            "of": "step",
-            "name": name,
-            "before_s": was.get(name, 0.0),
-            "after_s": now.get(name, 0.0),
-            "difference_s": now.get(name, 0.0) - was.get(name, 0.0),
-            "low_s": None,
-            "high_s": None,
-            "beyond_noise": None,
-            "file": None,
-            "line": None,
-            "cause": None,
-        }
-        for name in dict.fromkeys((*was, *now))
-    ]
+def _function_around(file: str | None, line: int | None, which: int, places: Places) -> object:
+    if file is None or line is None:
+        return None
+    there = places.sources.files.get(file, file) if which == 0 else file
+    return there, places.sources.function_at(which, file, line)

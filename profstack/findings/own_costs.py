@@ -61,8 +61,9 @@ def _waiting(recorded: Recorded, step_s: float) -> Iterator[Finding]:
     samples = seen.of(STEP)
     if len(samples) < FEWEST_SAMPLES:
         return
-    waits = {number: _waits_for_work(seen, stack) for number, stack in seen.stacks.items()}
-    waiting = sum(each.weight for each in samples if waits.get(each.stack))
+    numbers = {each.stack for each in samples}
+    waits = {number for number in numbers if _waits_for_work(seen, seen.stacks.get(number, ()))}
+    waiting = sum(each.weight for each in samples if each.stack in waits)
     share = waiting / sum(each.weight for each in samples)
     if share < rules.WAITS_FOR_WORK.threshold:
         return
@@ -79,10 +80,12 @@ def _waiting(recorded: Recorded, step_s: float) -> Iterator[Finding]:
 
 
 def _waits_for_work(seen: Watched, stack: Stack) -> bool:
+    if not stack or not _WAITS.search(stack[-1].file):
+        return False
     # Below an event loop stands the line that runs it.
     inside = [at for at, frame in enumerate(stack) if _LOOP.search(frame.file)]
     stack = stack[inside[0] :] if inside else stack
-    return bool(stack) and not seen.own(stack) and _WAITS.search(stack[-1].file) is not None
+    return not seen.own(stack)
 
 
 def _profiled_sites(report: Report, step_s: float) -> list[CallSite]:

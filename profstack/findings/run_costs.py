@@ -307,8 +307,9 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
 def _sampled_starts(recorded: Recorded) -> tuple[int, float, list[Frame]]:
     """Return how often workers were started, the time of that and of their ends, and where."""
     seen = watched(recorded)
-    kinds = {number: _of_workers(stack) for number, stack in seen.stacks.items()}
-    samples = [each for each in seen.samples if kinds.get(each.stack)]
+    numbers = {each.stack for each in seen.samples}
+    kinds = {number: _of_workers(seen.stacks.get(number, ())) for number in numbers}
+    samples = [each for each in seen.samples if kinds[each.stack]]
     begun = [each for each in samples if kinds[each.stack] == "start"]
     # A sample's weight is the watched time before it.
     times = ((each.t_s - each.weight * WATCH_INTERVAL_S, each.t_s) for each in begun)

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from profstack.errors import UsageError
@@ -102,7 +102,8 @@ class SignalObserver:
         self._process.communicate()
 
 
-POLL_S = 0.1
+# Between two polls at first, and once the script has run for so long: each wakes this process.
+POLL_S, LATER_POLL_S, LATER_S = 0.1, 0.4, 10.0
 _INJECTED = Path(__file__).resolve().parent / "injected"
 # si_code of a signal sent by the kernel, the terminal's Ctrl-C among them.
 _SI_KERNEL = 128
@@ -159,7 +160,7 @@ def command(arguments: Sequence[str]) -> list[str]:
 def run(
     arguments: Sequence[str], folder: Path, options: Sequence[str], poll: Callable[[], None]
 ) -> int:
-    """Run `python arguments` to its end, calling `poll` ten times a second.
+    """Run `python arguments` to its end, calling `poll` ten times a second, later less often.
 
     Returns the exit code, negative for the signal that killed it. Raises UsageError where a flag of
     the interpreter makes it impossible to arm the child.
@@ -208,7 +209,8 @@ def _run_with_signals(
         with suppress(OSError):
             # Without an observer every signal is passed on.
             observer = SignalObserver(command[1:])
-        next_poll = time.monotonic() + POLL_S
+        begun = time.monotonic()
+        poll_s, next_poll = POLL_S, begun + POLL_S
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -217,14 +219,16 @@ def _run_with_signals(
                     # The parent may have received it, too, and still has to write the page.
                     signal.sigtimedwait({-code}, 0)
                 return code
-            got = signal.sigtimedwait(waited_for, POLL_S)
+            got = signal.sigtimedwait(waited_for, poll_s)
             if got is not None and got.si_signo in _FORWARDED:
                 _forward(got, child, observer)
             if time.monotonic() >= next_poll:
                 poll()
                 if observer is not None:
                     observer.read()
-                next_poll = time.monotonic() + POLL_S
+                now = time.monotonic()
+                poll_s = POLL_S if now - begun < LATER_S else LATER_POLL_S
+                next_poll = now + poll_s
     finally:
         if observer is not None:
             observer.end()
@@ -239,3 +243,22 @@ def _forward(got: signal.struct_siginfo, child: int, observer: SignalObserver | 
         signal.sigtimedwait({number}, 0)
     elif got.si_code != _SI_KERNEL:
         os.kill(child, number)
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does.
+
+    Else what this process started, or made for a while, would outlive it.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -44,6 +44,9 @@ class ProgressLog:
     def events(self) -> list[Event]:
         """Return the events written since the last call, without an unfinished line."""
         try:
+            # It is asked several times a second, and opening a file costs more than that.
+            if os.stat(self._path).st_size == self._position:
+                return []
             with open(self._path, "rb") as file:
                 file.seek(self._position)
                 text = file.read()

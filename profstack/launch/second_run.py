@@ -18,11 +18,12 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from profstack.launch.process import interrupted_by_signals
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.tool import Nsys, NsysError
 from profstack.storage.folder import DATABASE, declared_tables
@@ -109,7 +110,7 @@ def _run(
     words: Sequence[str], environment: Mapping[str, str], errors: IO[bytes], limit_s: int
 ) -> int:
     """Start nsys in a session of its own and wait; return its exit code, -n for signal n."""
-    with _ended_by_signals():
+    with interrupted_by_signals():
         process = subprocess.Popen(
             words,
             env=dict(environment),
@@ -138,21 +139,6 @@ def _end(process: subprocess.Popen[bytes]) -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_GRACE_S)
     return process.wait()
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, as SIGINT does: else nsys would outlive its parent."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 # -----------------------------------------------------------------------------

@@ -111,7 +111,8 @@ def _page_table(name: str, table: ComparedTable) -> PageTable:
     ]
     said = [left_out_text(len(kept), len(rows), "the largest differences", _KIND.facts)]
     if left := table["left_out"]:
-        said.append(f"{left:,} without any difference {'is' if left == 1 else 'are'} not listed.")
+        verb = "is" if left == 1 else "are"
+        said.append(f"{left:,} of both sides with next to no difference {verb} not listed.")
     left_out = " ".join(text for text in said if text) or None
     return PageTable(name, tuple(_columns(table)), cells, len(rows), left_out)
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from profstack.code_owner import cell_names
@@ -222,10 +223,10 @@ class Recorded:
         """Return the steps of the plan in these slices; shared slices have the same steps."""
         chosen = self.slices[self.slices["slice"].isin(list(slices))]
         steps = self.steps
-        inside = pd.Series(False, index=steps.index)
+        numbers, inside = steps["step"].to_numpy(), np.zeros(len(steps), dtype=bool)
         for first, count in zip(chosen["first_step"], chosen["steps"], strict=True):
-            inside |= steps["step"].between(first, first + count, inclusive="left")
-        return _where(steps, inside)
+            inside |= (numbers >= first) & (numbers < first + count)
+        return _where(steps, pd.Series(inside, index=steps.index, dtype=bool))
 
     @cached_property
     def _mixed(self) -> frozenset[int]:
@@ -337,7 +338,8 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     for name in frame.columns:
         cells = zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True)
         columns.append([None if missing else value for value, missing in cells])
-    names = frame.columns.astype(str)
+    # No index: each row would make an iterator over it.
+    names = [str(name) for name in frame.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -352,6 +354,8 @@ def sums(
     summed = frame.groupby(keys, dropna=False)[list(columns)].sum(min_count=1)
     if largest is not None:
         summed = summed.sort_values(largest, ascending=False)
-    for key, totals in zip(summed.index.tolist(), summed.to_dict("records"), strict=True):
+    names = [str(name) for name in summed.columns]
+    rows = zip(*(summed[name].tolist() for name in summed.columns), strict=True)
+    for key, totals in zip(summed.index.tolist(), rows, strict=True):
         parts = key if isinstance(key, tuple) else (key,)
-        yield tuple(map(nullable, parts)), {str(name): total for name, total in totals.items()}
+        yield tuple(map(nullable, parts)), dict(zip(names, totals, strict=True))

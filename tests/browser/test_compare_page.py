@@ -1,5 +1,7 @@
 """The page of a comparison: its answer, its parts, its tables, and names that are only text."""
 
+import math
+
 import pytest
 
 from tests.support.browser import choose, column, count, snippet, texts
@@ -43,20 +45,30 @@ def test_the_answer_stands_before_what_it_rests_on(compared):
     assert tops == sorted(tops)
     # The picture: 1, the interval and the ratio on one axis.
     [(one, _)], [(low, width)], [(point, _)] = (
-        placed(page, f".ratio-lane .{name}") for name in ("one", "range", "point")
+        placed(page, f"#verdict .ratio-lane .{name}") for name in ("one", "range", "point")
     )
-    scale = (one - low) / (1 - verdict["ci95_low"])
-    assert width == pytest.approx(scale * (verdict["ci95_high"] - verdict["ci95_low"]), rel=1e-3)
-    assert one - point == pytest.approx(scale * (1 - verdict["ratio"]), rel=1e-3)
+    # Half as long is as far from 1 as twice as long.
+    ends = [math.log(verdict[name]) for name in ("ci95_low", "ci95_high", "ratio")]
+    scale = (low - one) / ends[0]
+    assert width == pytest.approx(scale * (ends[1] - ends[0]), rel=1e-3)
+    assert point - one == pytest.approx(scale * ends[2], rel=1e-3)
     said = texts(page, ".ratio-words")[0]
     assert [words in said for words in ("0.75 ×", "−25 %", "0.72 to 0.78 ×", "5.0 %")] == [True] * 4
+    # The other answer has a picture of its own, with the parts of its bar.
+    assert texts(page, "#run-parts .other-answer") == [made["answers"][0]["sentence"]]
+    assert count(page, "#step-parts .other-answer") == 0
     assert texts(page, "#gate-list .chip") == ["kept", "broken"]
     assert "memory > 50%" in texts(page, "#gate-list li")[1]
     findings = texts(page, "#finding-list li")
     assert ["few-steps" in findings[0], "data-starved · …/app/loader.py:41" in findings[1]] == [
         True, True]  # fmt: skip
     assert count(page, "#side-medians .dot") == 6
+    assert made["measured"] in texts(page, "#sides")[0]
     assert "profstack-runs/main-0003" in texts(page, "#side-facts")[0]
+    # What has a rule leads to it.
+    assert texts(page, "#finding-list a") == ["data-starved"]
+    page.click("#finding-list a")
+    assert "data-starved" in texts(page, ".marked")[0]
 
 
 @pytest.mark.parametrize(("of", "parts"), [("step", STEP_PARTS), ("run", RUN_PARTS)])
@@ -89,7 +101,7 @@ def test_the_bars_have_one_scale_and_the_parts_lead_from_before_to_after(compare
         at = to
     assert at == pytest.approx(last, abs=2e-4)
     total = texts(page, f"#{of}-parts .fall-difference")[-1]
-    assert total == {"step": "−710 µs −25 %", "run": "+460 ms +6.6 %"}[of]
+    assert total == {"step": "−740 µs −26 %", "run": "+460 ms +6.6 %"}[of]
 
 
 def test_rows_have_both_sides_and_can_be_chosen_and_sought(compared):
@@ -110,7 +122,10 @@ def test_rows_have_both_sides_and_can_be_chosen_and_sought(compared):
     assert [column(page, "#table-memory", at) for at in (2, 3, 4)] == [
         ["1.00 MiB"], ["3.00 MiB"], ["+2.00 MiB"]]  # fmt: skip
     page.go("functions")
-    assert "311 without any difference are not listed" in texts(page, "#table-functions")[0]
+    assert (
+        "311 of both sides with next to no difference are not listed"
+        in texts(page, "#table-functions")[0]
+    )
     # A row of the first view leads to its own.
     page.go("overview")
     page.click("#tops .top a[href*='linear2']")
@@ -133,14 +148,15 @@ def test_modules_are_as_wide_as_their_larger_side_and_coloured_by_their_differen
               for row in modules}  # fmt: skip
     body = sum(size for path, size in larger.items() if path.startswith("Net.body"))
     whole = sum(larger.values())
-    assert {name: drawn[name] for name in ("all modules", "body", "linear2", "head", "norm")} == {
-        "all modules": (pytest.approx(whole), faster),
+    wanted = {
+        "modules and parts of the step": (pytest.approx(whole), faster),
         "body": (pytest.approx(body), faster),
         "linear2": (pytest.approx(0.00042), slower),
         # What may be noise has no colour.
         "head": (pytest.approx(0.00021), same),
         "norm": (pytest.approx(0.00015), much),
     }
+    assert {name: drawn[name] for name in wanted} == wanted
     assert drawn["scale"][1] == slower, "what is new is slower"
     page.evaluate("document.querySelector('#picture-modules .chart').focus()")
     for key in ("ArrowDown", "ArrowDown"):
@@ -153,16 +169,22 @@ def test_what_is_not_there_is_left_out_with_its_reason(compared):
         "ci95_high": None, "floor": None, "spread": None, "reason": "too few steps"}  # fmt: skip
     lone = {"before": comparison()["before"] | {"medians_s": []}}
     lone |= {"after": comparison()["after"] | {"medians_s": []}}
-    rows = [table_row("a", change(0.1, 0.2, False)), table_row("b", change(0.1, None, None))]
+    rows = [
+        table_row("a", change(0.1, 0.2, False)),
+        table_row("b", change(0.1, None, difference=None)),
+    ]
     page = compared(
-        comparison(verdict=verdict, inequalities=[], parts=[], findings=[], gates=[],
+        comparison(verdict=verdict, answers=[], inequalities=[], parts=[], findings=[], gates=[],
             tables=[table("modules", "Modules", "s", rows), table("kernels", "Kernels", "s", [],
             reason="no accelerator")], **lone), at="")  # fmt: skip
     gone = (".ratio", "#gates", ".two-bars", "#side-medians .dot")
     assert [count(page, one) for one in gone] == [0] * 4
     assert "Too few steps." in texts(page, ".ratio-words")[0]
     assert texts(page, "#status .chip") == ["cannot tell"]
-    assert texts(page, "#no-tables li") == ["Kernels: No accelerator."]
+    assert texts(page, "#no-tables li") == [
+        "Modules: no row differs by more than noise.",
+        "Kernels: no accelerator.",
+    ]
     assert texts(page, "#views a")[:3] == ["Answer", "Modules", "Glossary"]
     page.go("modules")
     reason = page.evaluate("document.querySelector('#table-modules tbody tr .none').title")

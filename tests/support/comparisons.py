@@ -12,7 +12,7 @@ from tests.support.reports import HOSTILE
 STEP_PARTS = (
     ("data wait", 0.00081, 0.0002, True, "jitter", "/app/loader.py", 41),
     ("forward", 0.00093, 0.00094, False, None, None, None),
-    ("backward", 0.00072, 0.00071, False, None, None, None),
+    ("backward", 0.00072, 0.00068, False, None, None, None),
     ("optimizer", 0.0003, 0.00018, True, "fused", "/app/train.py", 57),
     ("other", 0.00008, 0.0001, None, None, None, None),
 )
@@ -110,6 +110,7 @@ def comparison(**changed: Any) -> Comparison:
     made: Any = {
         "schema_version": 1,
         "profstack_version": "0.1",
+        "measured": "3 fresh processes of each side took turns",
         "before": side("main", [0.0028, 0.00284, 0.00291]),
         "after": side("HEAD", [0.00209, 0.00213, 0.00214]),
         "verdict": {
@@ -120,6 +121,11 @@ def comparison(**changed: Any) -> Comparison:
             "ratio": 0.75, "ci95_low": 0.72, "ci95_high": 0.78, "spread": "between processes",
             "floor": 0.05, "reason": None,
         },
+        "answers": [
+            {"slug": "slower", "sentence": "run 6.94 -> 7.40 s (+6.6 %)", "action": "",
+             "figure": "run", "before_s": 6.94, "after_s": 7.4, "ratio": 1.066, "ci95_low": 1.01,
+             "ci95_high": 1.12, "spread": "this machine", "floor": 0.04, "reason": None},
+        ],
         "inequalities": [
             {"slug": "commit", "text": "the script is of another commit", "before": "mainc0ffee",
              "after": "HEADc0ffee", "severity": "low"},

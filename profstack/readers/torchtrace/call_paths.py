@@ -70,7 +70,7 @@ class Definitions:
         if name == _GENERATOR and " for " in text and "(" in text:
             # All in one line, as most are: no need to parse the whole file.
             return line
-        spans = self._spans("\n".join(lines))
+        spans = self._spans("\n".join(lines), name == _GENERATOR)
         around = (first for kind, first, last in spans if kind == name and first <= line <= last)
         return max(around, default=line)
 
@@ -84,20 +84,32 @@ def _source_lines(file: str) -> list[str]:
         return []
 
 
-def _spans(source: str) -> list[tuple[str, int, int]]:
-    """Return name, first and last line of everything in a source that has its own code object."""
+# What holds statements.
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def _spans(source: str, generators: bool) -> list[tuple[str, int, int]]:
+    """Return name, first and last line of the definitions in a source, or of its generators."""
     try:
         tree = ast.parse(source)
     # SystemError: Python 3.11 counts the depth of all threads' trees together, and may be misled.
     except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return []
+    if generators:
+        found = (node for node in ast.walk(tree) if isinstance(node, ast.GeneratorExp))
+        return [(_GENERATOR, node.lineno, node.end_lineno or node.lineno) for node in found]
     spans = []
-    for node in ast.walk(tree):
+    # No expression holds a definition, and they are nine tenths of the tree.
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             spans.append((node.name, first, node.end_lineno or node.lineno))
-        elif isinstance(node, ast.GeneratorExp):
-            spans.append((_GENERATOR, node.lineno, node.end_lineno or node.lineno))
+        for name in _BLOCKS:
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                left += block
     return spans
 
 

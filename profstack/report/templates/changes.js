@@ -64,9 +64,10 @@ export function signedSpan(low, high) {
   return words(low) + " to " + words(high) + " " + unit;
 }
 
-// A ratio as what was added or saved: 0.74 is "−26 %".
+// A ratio as what was added or saved: 0.74 is "−26 %"; a large one stays as it is.
 export function changeOf(ratio) {
   if (!isNumber(ratio)) return null;
+  if (ratio >= 10) return formatFactor(ratio) + " ×";
   const share = ratio - 1;
   if (Math.abs(share) < 0.0005) return "±0 %";
   return (share > 0 ? "+" : "−") + formatPercent(Math.abs(share)).replace("<", "below ");
@@ -83,6 +84,9 @@ export const statusChip = (status) =>
   STATUS_CHIPS[status] ? el("span", { class: "chip " + STATUS_CHIPS[status] }, status) : null;
 
 // ---------- The table ----------
+
+// Functions and lines may be called the same: their place tells them apart.
+export const rowKey = ({ key, file, line }) => (file ? key + " " + file + ":" + line : key);
 
 const FIRST = ["key", "before", "after", "difference", "ratio", "status", "file", "beyond_noise"];
 const SHOWN = {
@@ -111,7 +115,7 @@ function drawChanges(page, { view, unit, title }) {
     name: title,
     first: [...FIRST, "low", "high"],
     hidden: ["reason", "line", "was"],
-    keyOf: (record) => record.key,
+    keyOf: rowKey,
     filter: (record) => SHOWN[state.shown](record),
     controls: choice(
       "rows",
@@ -167,7 +171,7 @@ function changeCells(unit, most) {
     },
     ratio: (value, record, column) =>
       isNumber(value)
-        ? el("td", { class: "number" }, formatFactor(value) + " ×", quiet(" " + changeOf(value)))
+        ? el("td", { class: "number" }, formatFactor(value) + " ×", ratioChange(value))
         : plain(value, record, column),
     status: (value) => el("td", {}, statusChip(value) || quiet(value)),
     file: (value, record) =>
@@ -178,6 +182,8 @@ function changeCells(unit, most) {
           : el("td", { class: "text", title: value }, value),
   };
 }
+
+const ratioChange = (ratio) => (ratio < 10 ? quiet(" " + changeOf(ratio)) : null);
 
 const lacking = ({ status }) =>
   status === "gone"
@@ -209,8 +215,8 @@ const toldChange = (node) =>
 
 function changeNodes(picture) {
   const { root, nodes, order } = pictureNodes(picture);
-  // Waiting and other parts of the step are not among them.
-  root.name = "all modules";
+  // Its sum is not that of a step: rows with next to no difference are not listed.
+  root.name = "modules and parts of the step";
   const keys = Object.keys(picture.metrics);
   nodes.forEach((node, at) => {
     node.ownOf = Object.fromEntries(keys.map((key) => [key, picture.metrics[key][at] || 0]));
@@ -229,6 +235,7 @@ function changeNodes(picture) {
 }
 
 function drawPicture(page, { view }) {
+  const rows = new Map(asRecords(page.tables[view]).map((record) => [record.key, rowKey(record)]));
   const picture = view === "modules" && page.module_changes;
   if (!picture) {
     drop("picture-" + view);
@@ -280,14 +287,17 @@ function drawPicture(page, { view }) {
         { class: "pairs" },
         changeLines(node).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
       ),
-      node.path ? el("p", { class: "ways" }, linkTo(view, node.path, "its row")) : null,
+      rows.has(node.path)
+        ? el("p", { class: "ways" }, linkTo(view, rows.get(node.path), "its row"))
+        : null,
       insideList(node, node.value || 1, (child) => toldChange(child), open),
     ]);
   }
   function open(node) {
     state.at = node.kind === "rest" ? node.parent : node;
     redraw();
-    if (state.at.path) pointAt(byId("table-" + view), wayTo(view, state.at.path));
+    if (rows.has(state.at.path))
+      pointAt(byId("table-" + view), wayTo(view, rows.get(state.at.path)));
   }
   function redraw() {
     draw();
@@ -296,8 +306,8 @@ function drawPicture(page, { view }) {
   }
   redraw();
   // First the picture, which lets the table find the row as well.
-  onKey(view, (path) => {
-    const node = nodes.find((one) => one.path === path);
+  onKey(view, (key) => {
+    const node = nodes.find((one) => rows.get(one.path) === key);
     if (node) {
       state.at = node;
       redraw();

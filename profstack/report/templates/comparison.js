@@ -1,7 +1,15 @@
 // The first view of a comparison: which side is faster and by how much, what was not equal, where
 // the difference comes from, findings and gates, and what was compared.
 
-import { changeColour, changeOf, isSlower, signed, signedSpan, statusChip } from "./changes.js";
+import {
+  changeColour,
+  changeOf,
+  isSlower,
+  rowKey,
+  signed,
+  signedSpan,
+  statusChip,
+} from "./changes.js";
 import { roundValues, spanRows } from "./charts.js";
 import {
   append,
@@ -82,16 +90,32 @@ const tailWords = (label) => shortPath(label, 2);
 const SPREADS = {
   "between processes": ["between-process", "the spread between fresh processes"],
   "this machine": ["machine-spread", "the spread of this machine"],
-  "within one process": ["interval", "the spread within one process"],
+  assumed: ["assumed-spread", "an assumed spread"],
 };
 
 function drawAnswer({ facts: { verdict } }) {
-  const [, from] = SPREADS[verdict.spread] || [null, null];
-  const hasInterval = isNumber(verdict.ci95_low) && isNumber(verdict.ci95_high);
   byId("verdict").className = verdict.slug;
   append(byId("verdict"), [
     el("p", { class: "verdict" }, verdict.sentence),
-    verdict.action ? el("p", { class: "action" }, "Next: ", withCommands(verdict.action)) : null,
+    verdict.action
+      ? el("p", { class: "action" }, "Next: ", withCommands(verdict.action), ".")
+      : null,
+    answerFigures(verdict),
+  ]);
+}
+
+// The answer of a bar that is not the one above: the whole run's beside the step's.
+function otherAnswer({ verdict, answers }, of) {
+  const answer = (answers || []).find((one) => one.figure === of);
+  return answer && answer.figure !== verdict.figure
+    ? [el("p", { class: "other-answer" }, answer.sentence), answerFigures(answer)]
+    : null;
+}
+
+function answerFigures(verdict) {
+  const [link, from] = SPREADS[verdict.spread] || [null, null];
+  const hasInterval = isNumber(verdict.ci95_low) && isNumber(verdict.ci95_high);
+  return [
     isNumber(verdict.ratio) ? ratioPicture(verdict, hasInterval) : null,
     el(
       "p",
@@ -108,7 +132,7 @@ function drawAnswer({ facts: { verdict } }) {
         ? [
             term("interval", "95 % interval"),
             ": " + formatFactor(verdict.ci95_low) + " to " + formatFactor(verdict.ci95_high) + " ×",
-            from ? [", from ", term(SPREADS[verdict.spread][0], from)] : null,
+            from ? [", from ", term(link, from)] : null,
             ". ",
           ]
         : null,
@@ -121,26 +145,34 @@ function drawAnswer({ facts: { verdict } }) {
         : null,
       verdict.reason ? sentence(verdict.reason) : null,
     ),
-  ]);
+  ];
 }
 
-// The ratio on an axis that holds 1: left of it the second side is faster.
+const WIDE_TICKS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+// The ratio on an axis that holds 1: left of it the second side is faster. The axis is logarithmic,
+// as far up as down: twice as long and half as long are the same change.
 function ratioPicture(verdict, hasInterval) {
   const { ratio, ci95_low: low, ci95_high: high, floor } = verdict;
-  const unsure = isNumber(floor) ? [1 - floor, 1 + floor] : [];
-  const ends = [1, ratio, ...(hasInterval ? [low, high] : []), ...unsure];
+  const unsure = isNumber(floor) ? [1 / (1 + floor), 1 + floor] : [];
+  const ends = [1, ratio, ...(hasInterval ? [low, high] : []), ...unsure]
+    .filter((end) => end > 0)
+    .map(Math.log);
   const reach = Math.max(...ends) - Math.min(...ends) || 0.1;
   const from = Math.min(...ends) - 0.12 * reach;
   const to = Math.max(...ends) + 0.12 * reach;
-  const at = (value) => (100 * (value - from)) / (to - from);
+  const at = (value) => (value > 0 ? (100 * (Math.log(value) - from)) / (to - from) : 0);
   const piece = (name, left, right, ...words) => {
     const one = el("span", { class: name }, ...words);
     one.style.left = at(left) + "%";
     if (right !== null) one.style.width = at(right) - at(left) + "%";
     return one;
   };
-  const ticks = roundValues(from, to, "count", 6).filter((tick) => tick >= 0);
-  const digits = ticks.length > 1 && ticks[1] - ticks[0] < 0.0999 ? 2 : 1;
+  const wide = to - from > Math.log(3);
+  const ticks = (wide ? WIDE_TICKS : roundValues(Math.exp(from), Math.exp(to), "count", 6)).filter(
+    (tick) => at(tick) > 5 && at(tick) < 95,
+  );
+  const digits = !wide && ticks.length > 1 && ticks[1] - ticks[0] < 0.0999 ? 2 : 1;
   return el(
     "div",
     {
@@ -155,7 +187,7 @@ function ratioPicture(verdict, hasInterval) {
     el(
       "div",
       { class: "ratio-ways" },
-      piece("way-words left", 1, null, from < 1 ? "← faster" : ""),
+      piece("way-words left", 1, null, at(1) > 14 ? "← faster" : ""),
       piece("way-words", 1, null, "slower →"),
     ),
     el(
@@ -169,7 +201,9 @@ function ratioPicture(verdict, hasInterval) {
     el(
       "div",
       { class: "ratio-ticks" },
-      ticks.map((tick) => piece("tick", tick, null, tick.toFixed(digits) + " ×")),
+      ticks.map((tick) =>
+        piece("tick", tick, null, (wide ? String(tick) : tick.toFixed(digits)) + " ×"),
+      ),
     ),
   );
 }
@@ -193,12 +227,11 @@ function drawInequalities({ facts: { inequalities } }) {
         el(
           "li",
           { "data-key": "overview/" + one.slug },
-          el("b", {}, one.slug),
-          " ",
+          one.text.toLowerCase().startsWith(one.slug) ? null : [el("b", {}, one.slug), " "],
           one.severity === "high" ? chip("other work or machine", "failed") : null,
           " ",
           sentence(one.text),
-          one.before !== null || one.after !== null
+          [one.before, one.after].some((value) => value !== null && !one.text.includes(value))
             ? el(
                 "span",
                 { class: "both" },
@@ -222,14 +255,16 @@ const sumOf = (parts, key) => parts.reduce((sum, part) => sum + part[key], 0);
 function drawParts({ facts }, of) {
   const parts = facts.parts.filter((part) => part.of === of);
   if (!parts.length) {
-    byId(of + "-parts").append(
+    append(byId(of + "-parts"), [
+      otherAnswer(facts, of),
       remark("No division: not both sides have the parts of the " + of + "."),
-    );
+    ]);
     return;
   }
   const before = sumOf(parts, "before_s");
   const after = sumOf(parts, "after_s");
   append(byId(of + "-parts"), [
+    otherAnswer(facts, of),
     el(
       "div",
       { class: "two-bars" },
@@ -358,7 +393,8 @@ const placeWords = ({ file, line }) =>
 
 // ---------- Findings and gates ----------
 
-function drawFindings({ facts: { findings } }) {
+function drawFindings({ facts: { findings }, overview: { rules } }) {
+  const known = new Set(rules.map((rule) => rule.slug));
   const box = byId("finding-list");
   if (!findings.length) {
     box.append(remark("No finding and no warning is gone or new."));
@@ -381,7 +417,9 @@ function drawFindings({ facts: { findings } }) {
               " ",
               one.title,
               " ",
-              linkTo("glossary", one.slug, one.slug),
+              known.has(one.slug)
+                ? linkTo("glossary", one.slug, one.slug)
+                : el("code", { class: "quiet" }, one.slug),
               placeWords(one) ? [" · ", placeWords(one)] : null,
             ),
           ),
@@ -419,21 +457,29 @@ function drawGates({ facts: { gates } }) {
 function drawTops({ overview: { tops } }) {
   const there = tops.filter((top) => top.rows.length);
   append(byId("tops"), there.map(topTable));
+  // Tables with nothing to show, by why that is so.
+  const reasons = new Map();
+  for (const top of tops.filter((one) => !one.rows.length)) {
+    const why = top.total
+      ? "no row differs by more than noise"
+      : top.reason || "there is nothing to compare";
+    reasons.set(why, [...(reasons.get(why) || []), top]);
+  }
   append(
     byId("no-tables"),
-    tops
-      .filter((top) => !top.rows.length)
-      .map((top) =>
-        el(
-          "li",
-          {},
-          el("b", {}, top.total ? linkTo(top.view, null, top.title) : top.title),
-          ": ",
-          top.total
-            ? "no row differs by more than noise."
-            : sentence(top.reason || "there is nothing to compare"),
-        ),
+    [...reasons].map(([why, found]) =>
+      el(
+        "li",
+        {},
+        found.map((top, at) => [
+          at ? ", " : "",
+          top.total ? linkTo(top.view, null, top.title) : el("b", {}, top.title),
+        ]),
+        ": ",
+        withCommands(why),
+        ".",
       ),
+    ),
   );
   if (!tops.length) byId("tops").append(remark("No table has rows of both sides."));
 }
@@ -459,10 +505,14 @@ function topTable(top) {
           el(
             "span",
             { class: "top-name", title: row.key },
-            linkTo(top.view, row.key, top.view === "modules" ? tailOf(row.key, 34) : row.key),
+            linkTo(top.view, rowKey(row), top.view === "modules" ? tailOf(row.key, 34) : row.key),
             row.file ? quiet(placeText(row)) : null,
           ),
-          el("span", { class: "top-share" }, changeOf(ratio) || statusChip(row.status)),
+          el(
+            "span",
+            { class: "top-share" },
+            isNumber(ratio) && ratio > 0 ? changeOf(ratio) : statusChip(row.status),
+          ),
           el("span", { class: "top-time" }, signed(difference, top.unit)),
         );
       }),
@@ -497,6 +547,7 @@ function drawSides({ facts }) {
       };
     });
   append(byId("side-medians"), [
+    facts.measured ? remark(facts.measured) : null,
     rows.length
       ? [
           remark(

@@ -12,13 +12,17 @@ from typing import Annotated, Literal, TypedDict
 from profstack.storage.schema.column import Figure, Text, Whole
 
 ChangeSlug = Literal["faster", "slower", "same", "unclear"]
-Spread = Literal["between processes", "this machine", "within one process"]
+# The bar that a part belongs to.
+Bar = Literal["step", "run"]
+# between processes: the recordings' own; this machine: from earlier comparisons and benchmarks on
+# it; assumed: nothing is known of this machine, and a wide spread is supposed.
+SpreadSource = Literal["between processes", "this machine", "assumed"]
 
 
 class Change(TypedDict):
     """One figure on both sides."""
 
-    before: Annotated[Figure, "value of the first side, the median of its recordings"]
+    before: Annotated[Figure, "value of the first side, the mean of its recordings"]
     after: Annotated[Figure, "value of the second side"]
     difference: Annotated[Figure, "after less before"]
     low: Annotated[Figure, "low end of the difference's 95 % interval; null without one"]
@@ -39,12 +43,16 @@ class ComparisonVerdict(TypedDict):
     figure: Annotated[
         Literal["step", "run", "none"], "what is compared: the clean step, or the whole run"
     ]
-    before_s: Annotated[Figure, "time of the first side: the median of its recordings' medians"]
+    before_s: Annotated[
+        Figure,
+        "time of the first side: the mean of its recordings' medians, of six and more without the "
+        "fastest and the slowest fifth",
+    ]
     after_s: Annotated[Figure, "time of the second side"]
     ratio: Annotated[Figure, "after_s over before_s"]
     ci95_low: Annotated[Figure, "low end of the ratio's 95 % interval"]
     ci95_high: Annotated[Figure, "high end of the ratio's 95 % interval"]
-    spread: Annotated[Spread | None, "what the interval is made from; null without one"]
+    spread: Annotated[SpreadSource | None, "what the interval is made from; null without one"]
     floor: Annotated[
         Figure, "smallest change of the ratio that these recordings can tell, such as 0.05"
     ]
@@ -54,12 +62,16 @@ class ComparisonVerdict(TypedDict):
 class PartChange(TypedDict):
     """A part of the step, or of the run: all parts add up to the difference."""
 
-    of: Annotated[Literal["step", "run"], "the bar that it is a part of"]
+    of: Annotated[Bar, "the bar that it is a part of"]
     name: Annotated[str, "name of the part, as in the bar"]
     before_s: Annotated[float, "its time on the first side; 0 where that side has no such part"]
     after_s: Annotated[float, "its time on the second side"]
     difference_s: Annotated[float, "after_s less before_s"]
-    low_s: Annotated[Figure, "low end of the difference's 95 % interval; null without one"]
+    low_s: Annotated[
+        Figure,
+        "low end of the difference's interval; it holds in 95 % of cases for all parts of the bar "
+        "together; null without one",
+    ]
     high_s: Annotated[Figure, "high end of the difference's 95 % interval"]
     beyond_noise: Annotated[
         bool | None, "whether the difference is more than noise; null where that is not known"
@@ -104,7 +116,7 @@ class ComparedTable(TypedDict):
     title: Annotated[str, "its heading"]
     unit: Annotated[Literal["s", "bytes", "flop", "count", "items/s"], "unit of the changes"]
     rows: Annotated[list[TableRow], "rows, the largest absolute difference first"]
-    left_out: Annotated[int, "rows without any difference that are not listed"]
+    left_out: Annotated[int, "rows of both sides with next to no difference that are not listed"]
     reason: Annotated[Text, "why there are no rows"]
 
 
@@ -149,9 +161,15 @@ class Comparison(TypedDict):
 
     schema_version: Annotated[Literal[1], "raised where a field changes its meaning"]
     profstack_version: Annotated[str, "version of profstack that wrote it"]
+    measured: Annotated[
+        Text, "how the recordings were made; null where they were given, not measured"
+    ]
     before: SideFacts
     after: SideFacts
     verdict: ComparisonVerdict
+    answers: Annotated[
+        list[ComparisonVerdict], "the answers for the step and for the run; verdict is one of them"
+    ]
     inequalities: Annotated[list[Inequality], "what was not equal, the most severe first"]
     parts: Annotated[
         list[PartChange],

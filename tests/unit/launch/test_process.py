@@ -92,7 +92,9 @@ def test_flags_and_folder_reach_the_child_but_one_that_keeps_us_out(run, observe
     assert not Path("ran").exists()
 
 
-def test_the_poll_goes_on_while_the_script_runs(run, observer):
+@pytest.mark.parametrize(("later_s", "gap_s"), [(60.0, process.POLL_S), (0.0, 0.4)])
+def test_the_poll_goes_on_while_the_script_runs(run, observer, monkeypatch, later_s, gap_s):
+    monkeypatch.setattr(process, "LATER_S", later_s)
     times = []
 
     def poll():
@@ -101,7 +103,7 @@ def test_the_poll_goes_on_while_the_script_runs(run, observer):
             Path("go").touch()
 
     assert (run(WAITING, poll), len(times) >= 3) == (0, True)
-    assert times[1] - times[0] >= process.POLL_S * 0.9
+    assert times[1] - times[0] >= gap_s * 0.9
     assert (observer.reads, process.POLL_S) == (len(times), 0.1)
 
 

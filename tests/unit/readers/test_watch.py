@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import profstack
@@ -247,14 +248,43 @@ def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(wrapper, monkeyp
     assert "every 160 ms" in str(taken.truncated)
 
 
-@pytest.mark.parametrize(("share", "doubled"), [(0.0, 1), (1.0, 0)])
-def test_samples_that_cost_too_much_come_less_often(sampler, monkeypatch, share, doubled):
+# The third look is the first to act, and 4 samples later the next.
+@pytest.mark.parametrize(
+    ("costs", "intervals"),
+    [
+        # Needed are 50 ms; less than half as much more changes nothing.
+        ([0.0, 0.0, 240e-6, 290e-6], [0.05]),
+        ([240e-6, 240e-6, 10e-6], []),
+        ([0.0, 0.0, 9e-3, 10e-6], [0.16, 0.01]),
+        ([0.0, 0.0, 51e-6, 51e-6], [0.02]),
+        ([0.0, 0.0, *(9e-3, 0.0) * 6], [0.16, 0.01] * 4),
+    ],
+)
+def test_samples_come_as_often_as_their_cost_allows(sampler, monkeypatch, costs, intervals):
     monkeypatch.setattr(watch, "PER_LOOK", 4)
-    monkeypatch.setattr(watch, "MOST_SHARE", share)
+    spent = np.cumsum([4 * each for each in costs]).tolist()
+    monkeypatch.setattr(watch.time, "thread_time", lambda: spent.pop(0))
+    sampler._handovers = 0
+    for look in range(len(costs)):
+        sampler.taken = 4 * (look + 1)
+        sampler._choose_interval(look)
+    assert [each for _, each in sampler.thinned] == pytest.approx(intervals)
+    assert sampler.interval_s == pytest.approx([0.01, *intervals][-1])
+
+
+def test_a_sample_that_waits_for_the_interpreter_costs_more(sampler, monkeypatch):
+    monkeypatch.setattr(watch, "PER_LOOK", 1 << 30)
     sampler.resume()
-    # The first look never doubles.
-    busy(0.1, sampler, 7 + 4)
-    assert len(sampler.thinned) == (sampler.taken // 4 - 1) * doubled
+    assert sampler._handovers == 0
+    # Python code lets go of the lock when it is asked to, after the switch interval.
+    busy(0.1, sampler, 10)
+    sampler.pause()
+    assert sampler._handovers >= 3
+    monkeypatch.setattr(watch, "PER_LOOK", 10)
+    monkeypatch.setattr(watch.time, "thread_time", lambda: sampler._cpu_s)
+    sampler.taken, sampler._handovers = 40, 10
+    sampler._choose_interval(1.0)
+    assert sampler.interval_s == pytest.approx(watch.HANDOVER_S / watch.MOST_SHARE)
 
 
 def test_a_closed_sampler_takes_no_sample(sampler):

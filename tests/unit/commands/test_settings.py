@@ -1,0 +1,71 @@
+"""A project's settings: which file counts, what it may hold, and what is said of a wrong one."""
+
+import sys
+
+import pytest
+
+from profstack.commands.settings import Settings, read_settings
+from profstack.errors import UsageError
+
+TOML = (
+    '[tool.other]\nx = 1\n[tool.profstack]\nfail-if = ["step > 5%", "FLOP > +0"]\nstrict = true\n'
+)
+RULES = ("step > 5%", "FLOP > +0")
+
+
+def test_the_nearest_file_with_a_section_counts_up_to_the_top(tmp_path):
+    below = tmp_path / "top" / "src" / "deep"
+    below.mkdir(parents=True)
+    (tmp_path / "setup.cfg").write_text("[profstack]\nfail_if = run > 1%\n")
+    (tmp_path / "top" / "setup.cfg").write_text("[metadata]\nname = x\n")
+    assert read_settings(below).fail_if == ("run > 1%",)
+    (tmp_path / "top" / ".git").mkdir()
+    assert read_settings(below) == Settings()
+    cfg = "[tool:profstack]\nfail-if =\n    step > 5%\n    FLOP > +0\nstrict = yes\n"
+    (tmp_path / "top" / "setup.cfg").write_text(cfg)
+    file = str(tmp_path / "top" / "setup.cfg")
+    assert read_settings(below) == Settings(RULES, strict=True, file=file)
+    (below / "pyproject.toml").write_text("not [ toml")
+    assert read_settings(below).file == file
+    (below / "setup.cfg").write_text("[profstack]\nfail_if = FLOP > +0\n")
+    assert read_settings(below) == Settings(RULES[1:], file=str(below / "setup.cfg"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 reads no TOML")
+def test_toml_comes_before_setup_cfg(tmp_path):
+    (tmp_path / "setup.cfg").write_text("[profstack]\nfail_if = run > 1%\n")
+    (tmp_path / "pyproject.toml").write_text(TOML)
+    file = str(tmp_path / "pyproject.toml")
+    assert read_settings(tmp_path) == Settings(RULES, strict=True, file=file)
+    (tmp_path / "pyproject.toml").write_text('[tool.profstack]\nfail_if = "step > 5%"\n')
+    assert read_settings(tmp_path) == Settings(RULES[:1], file=file)
+
+
+def test_python_3_10_says_where_else_to_write_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tomllib", None)
+    monkeypatch.setitem(sys.modules, "tomli", None)
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\n")
+    assert read_settings(tmp_path) == Settings()
+    (tmp_path / "pyproject.toml").write_text(TOML)
+    with pytest.raises(UsageError, match=r"install tomli, or write .* in setup\.cfg"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("setup.cfg", "[profstack]\nfail-when = step > 5%\n", "no setting 'fail-when'; it knows"),
+        ("setup.cfg", "[profstack]\nstrict = perhaps\n", "strict is true or false"),
+        ("setup.cfg", "[profstack]\nx\n", "it cannot be read"),
+        ("pyproject.toml", "[tool.profstack]\nfail-if = 5\n", "fail-if is a list of rules"),
+        ("pyproject.toml", "[tool.profstack]\nfail-if = [\n", "it is no TOML"),
+    ],
+)
+def test_a_wrong_setting_names_its_file(tmp_path, name, text, said):
+    if name.endswith("toml") and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 reads no TOML")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as refused:
+        read_settings(tmp_path)
+    assert said in str(refused.value)
+    assert str(tmp_path / name) in str(refused.value)

@@ -1,0 +1,123 @@
+"""Two programs in turn: the order, when measuring ends, and the command lines of sides."""
+
+import itertools
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from profstack.errors import UsageError
+from profstack.launch.alternate import (
+    CLEAR,
+    CONFIDENCE,
+    LEAST,
+    MOST,
+    Plan,
+    order,
+    parse_command,
+    process_ratio,
+    reason_to_end,
+)
+
+
+def times(deviation, count, shift=1.0):
+    """Times around `shift` whose logarithms have this standard deviation, evenly spread."""
+    places = np.linspace(-1.0, 1.0, count)
+    places *= deviation / places.std(ddof=1)
+    return (shift * np.exp(places)).tolist()
+
+
+def test_sides_take_turns_so_that_each_comes_first_as_often():
+    assert list(itertools.islice(order(), 8)) == [0, 1, 1, 0, 0, 1, 1, 0]
+
+
+def test_an_early_end_needs_a_wider_interval_than_the_one_that_is_shown():
+    plan = Plan(precision=1e-6)
+    before = times(0.02, 5)
+    reach = math.log(process_ratio(before, before, CLEAR).high)
+    assert reach > 1.5 * math.log(process_ratio(before, before, CONFIDENCE).high)
+    for part, ended in ((0.95, None), (1.05, "the answer is clear")):
+        assert reason_to_end(before, times(0.02, 5, math.exp(part * reach)), plan) == ended
+        assert reason_to_end(before, times(0.02, 5, math.exp(-part * reach)), plan) == ended
+    # A limit of a gate takes the place of 1.
+    gated = Plan(precision=1e-6, limits=(1.5,))
+    assert reason_to_end(before, times(0.02, 5, 1.5), gated) is None
+    assert reason_to_end(before, before, gated) == "the answer is clear"
+
+
+def test_measuring_ends_at_the_precision_and_at_the_most_processes_but_not_before_the_least():
+    before = times(0.02, 6)
+    found = process_ratio(before, before, CONFIDENCE)
+    half = (found.high - found.low) / 2.0
+    assert reason_to_end(before, before, Plan(precision=0.99 * half)) is None
+    assert "to either side" in reason_to_end(before, before, Plan(precision=1.01 * half))
+    few = times(1e-5, LEAST - 1)
+    assert reason_to_end(few, times(1e-5, LEAST - 1, 3.0), Plan()) is None
+    assert reason_to_end(times(1e-5, LEAST), times(1e-5, LEAST, 3.0), Plan()) is not None
+    wide = times(0.5, MOST)
+    assert reason_to_end(wide[1:], wide[1:], Plan()) is None
+    assert str(MOST) in reason_to_end(wide, wide, Plan())
+
+
+def test_a_program_is_rarely_told_from_itself_however_often_one_looks():
+    rng, told, trials = np.random.default_rng(5), 0, 300
+    for _ in range(trials):
+        drawn = np.exp(0.015 * rng.standard_normal((2, MOST))).tolist()
+        for count in range(LEAST, MOST + 1):
+            sides = drawn[0][:count], drawn[1][:count]
+            if reason_to_end(*sides, Plan()):
+                break
+        found = process_ratio(*sides, CONFIDENCE)
+        told += not found.low <= 1.0 <= found.high
+    assert told <= 0.05 * trials
+
+
+def test_no_interval_of_one_process_or_of_one_too_wide():
+    assert process_ratio([], [1.0], 0.95).factor is None
+    one = process_ratio([2.0], [3.0, 3.0], 0.95)
+    assert (one.factor, one.low) == (pytest.approx(1.5), None)
+    assert process_ratio([1.0, 3.0], [1.0, 30.0], 0.95).high is None
+
+
+VALUED = frozenset(("--max-steps", "-o", "--output"))
+
+
+def test_a_command_line_becomes_words_variables_and_an_interpreter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    text = "A=1 B_2='x y' python train.py --lr '1 2' API_TOKEN=abcdef"
+    program = parse_command(text, VALUED)
+    assert program.target.arguments == ("train.py", "--lr", "1 2", "API_TOKEN=abcdef")
+    assert (program.environment["A"], program.environment["B_2"]) == ("1", "x y")
+    assert program.interpreter == sys.executable
+    assert "abcdef" not in program.label
+    program = parse_command("profstack run --max-steps 5 -m json.tool x", VALUED)
+    assert (program.own, program.target.arguments[1]) == (("--max-steps", "5"), "json.tool")
+    command = program.command(tmp_path / "r", ("--skip", "nvtx"))
+    assert command[-4:] == ["--", "-m", "json.tool", "x"]
+    assert command.index("--max-steps") > command.index("--skip")
+    assert parse_command(f"{sys.executable} train.py", VALUED).interpreter == sys.executable
+    assert parse_command("/bin/sh train.py", VALUED).target.program == "/bin/sh"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train.py > log", "'>' has no meaning"),
+        ("cd x && python train.py", "'&&' has no meaning"),
+        ("train.py 'unclosed", "cannot be read"),
+        ("-o here train.py", "-o is not for a side"),
+        ("--nsys train.py", "--nsys is not for a side"),
+        ("/nowhere/python3.11 train.py", "no interpreter /nowhere/python3.11"),
+        ("A=1", "no script to run"),
+    ],
+)
+def test_a_command_line_that_cannot_be_run_is_refused_in_one_line(
+    tmp_path, monkeypatch, text, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match=r".*") as refused:
+        parse_command(text, VALUED)
+    assert said in str(refused.value)

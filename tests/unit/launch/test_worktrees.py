@@ -1,0 +1,127 @@
+"""Working trees of two revisions: what they hold, what is imported from them, and their end."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from profstack.errors import TargetError, UsageError
+from profstack.launch.target import Target
+from profstack.launch.worktrees import Repository, Worktrees
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository with two commits, an uncommitted change and an untracked folder."""
+    top = tmp_path / "a project"
+    (top / "src" / "pkg").mkdir(parents=True)
+    monkeypatch.chdir(top)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    git("init", "-q", "-b", "main")
+    git("config", "user.name", "somebody")
+    git("config", "user.email", "somebody@example.org")
+    (top / "train.py").write_text("1")
+    (top / "src" / "pkg" / "code.py").write_text("one")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    git("tag", "v1")
+    (top / "src" / "pkg" / "code.py").write_text("two")
+    (top / "late.py").write_text("2")
+    git("add", ".")
+    git("commit", "-qm", "two")
+    (top / "src" / "pkg" / "code.py").write_text("three")
+    (top / "data").mkdir()
+    (top / "data" / "x").write_text("7")
+    return top
+
+
+def git(*words):
+    done = subprocess.run(["git", *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def made(checkout, *revisions, shared=()):
+    repository = Repository(checkout)
+    return Worktrees(repository, [repository.revision(each) for each in revisions], shared)
+
+
+def left_of(tmp_path):
+    return [entry for entry in os.listdir(tmp_path) if entry.startswith("profstack-rev")]
+
+
+def test_both_trees_have_one_path_and_nothing_is_left(checkout, tmp_path):
+    state = git("status", "--porcelain"), git("branch", "--all"), git("stash", "list")
+    with made(checkout, "v1", ".", shared=["data"]) as trees:
+        texts = []
+        for number in (0, 1, 1, 0):
+            trees.use(number)
+            assert trees.tree.name == checkout.name
+            texts.append((trees.folder() / "src" / "pkg" / "code.py").read_text())
+            assert (trees.tree / "data" / "x").read_text() == "7"
+        assert texts == ["one", "three", "three", "one"]
+        path = str(trees.tree / "src" / "pkg" / "code.py")
+        assert trees.checkout_path(path) == str(checkout / "src" / "pkg" / "code.py")
+        assert trees.checkout_path("/usr/lib/x.py") == "/usr/lib/x.py"
+        assert [revision.label[:3] for revision in trees.revisions] == ["v1 ", "the"]
+    assert left_of(tmp_path) == []
+    assert git("worktree", "list").count("\n") == 1
+    assert (git("status", "--porcelain"), git("branch", "--all"), git("stash", "list")) == state
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_trees_are_removed_after_an_error(checkout, tmp_path, error):
+    def fail():
+        with made(checkout, "v1", "HEAD") as trees:
+            trees.use(1)
+            (trees.tree / "made").write_text("by the script")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert (left_of(tmp_path), git("worktree", "list").count("\n")) == ([], 1)
+
+
+def test_imports_lead_into_the_tree_and_packages_of_the_environment_stay(checkout, monkeypatch):
+    monkeypatch.setattr(sys, "path", ["", str(checkout / "src"), "/elsewhere"])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/lib", str(checkout), "src"]))
+    with made(checkout, "v1", "HEAD") as trees:
+        found = trees.environment()["PYTHONPATH"].split(os.pathsep)
+        tree = trees.tree
+    assert found == [str(tree / "src"), "/lib", str(tree), "src"]
+
+
+def test_a_script_is_looked_for_in_both_revisions(checkout, tmp_path, monkeypatch):
+    (checkout / "new.py").touch()
+    (tmp_path / "outside.py").touch()
+    with made(checkout, "v1", "HEAD") as trees:
+        assert trees.target(Target(("train.py", "-x"))).arguments == ("train.py", "-x")
+        whole = trees.target(Target((str(checkout / "train.py"),))).arguments[0]
+        assert whole == str(trees.tree / "train.py")
+        assert trees.target(Target(("../outside.py",))).arguments == (str(tmp_path / "outside.py"),)
+        with pytest.raises(
+            TargetError, match=r"late\.py: it is not in revision v1; .*--share late"
+        ):
+            trees.target(Target(("late.py",)))
+    with made(checkout, "v1", "HEAD", shared=["new.py"]) as trees:
+        assert trees.target(Target(("new.py",))).arguments == ("new.py",)
+
+
+def test_what_is_no_revision_or_no_repository_is_said(checkout, tmp_path, monkeypatch):
+    repository = Repository(checkout)
+    assert repository.changes() == (1, 1)
+    for text, said in (("mian", "did you mean 'main'"), ("--all", "'git tag'"), ("v1:", "'v1'")):
+        with pytest.raises(UsageError, match="no revision") as refused:
+            repository.revision(text)
+        assert said in str(refused.value)
+    with (
+        pytest.raises(UsageError, match="git tracks train"),
+        made(checkout, "v1", "v1", shared=["train.py"]),
+    ):
+        pass
+    assert left_of(tmp_path) == []
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(UsageError, match="no git repository"):
+        Repository(tmp_path)

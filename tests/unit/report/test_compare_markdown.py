@@ -1,0 +1,79 @@
+"""A comparison for a pull request: Markdown, and the annotations of GitHub Actions."""
+
+import re
+
+from profstack.report.annotations import command, github
+from profstack.report.compare_markdown import code, markdown, words
+from tests.support.comparisons import change, comparison, hostile
+
+
+def gate(rule, result, file="/app/loader.py", line=41):
+    text = f"{rule}: 100%, a\nsecond line"
+    made = {"rule": rule, "result": result, "change": change(0.1, 0.2, True), "text": text}
+    return {**made, "file": file, "line": line}
+
+
+def test_a_command_is_escaped_by_the_rules_of_the_runner():
+    made = command("error", "5%\r\nof a:b,c", "t: 1%, 2", "a,b/c:d.py", 7)
+    expected = "::error file=a%2Cb/c%3Ad.py,line=7,title=t%3A 1%25%2C 2::5%25%0D%0Aof a:b,c"
+    assert made == expected
+    assert command("warning", "x", "t", None, 7) == "::warning title=t::x"
+    assert command("warning", "x", "t", "a.py", None) == "::warning file=a.py,title=t::x"
+
+
+def test_broken_rules_are_errors_in_the_repository_and_kept_ones_nothing():
+    gates = [
+        gate("step > 5%", "broken"),
+        gate("p99 > 1 s", "unclear", "/usr/lib/x.py"),
+        gate("FLOP > +0", "kept"),
+    ]
+    lines = github({**comparison(), "gates": gates}, "/app")
+    assert [line.split("::")[1].split(",title")[0] for line in lines] == [
+        "error file=loader.py,line=41",
+        "warning title=profstack%3A p99 > 1 s is unclear",
+    ]
+    assert not any("\n" in line for line in lines)
+    assert len(github({**comparison(), "gates": gates * 20}, "/app")) == 10
+
+
+def test_without_rules_slower_parts_are_warnings():
+    made = comparison()
+    made["gates"] = []
+    slower = {**made["parts"][0], "difference_s": 0.5, "file": "/app/deep/a.py", "line": 3}
+    faster = {**slower, "difference_s": -0.5, "line": 4}
+    noise = {**slower, "beyond_noise": False, "line": 5}
+    made["parts"] = [faster, noise, slower]
+    made["verdict"] = {**made["verdict"], "slug": "slower"}
+    lines = github(made, "/app")
+    assert len(lines) == 1
+    assert lines[0].startswith("::warning file=deep/a.py,line=3,")
+    assert github({**made, "verdict": {**made["verdict"], "slug": "faster"}}, "/app") == []
+
+
+def test_the_answer_comes_first_then_gates_then_parts_and_the_rest_is_folded():
+    made = comparison()
+    made["gates"] = [gate("step > 5%", "broken"), gate("FLOP > +0", "kept")]
+    text = markdown(made)
+    shown, folded = text.split("<details>", 1)
+    assert shown.startswith("### ")
+    assert shown.index("**broken**") < shown.index("| data wait")
+    assert "loader" in shown
+    assert folded.count("</details>") == text.count("<details>") > 3
+    assert made["measured"] in folded
+    # Every table has as many cells in each of its rows.
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        cells = {line.count(" | ") + line.count("|---") for line in block.splitlines()}
+        rows = {line.count("|") for line in block.splitlines()}
+        assert (len(rows), len(cells) <= 2) == (1, True)
+    assert len(text) < 65_536
+
+
+def test_names_of_a_program_are_no_markup():
+    assert words("a|b <i> `c`\n# d @me *e*").count("|") == 0
+    assert words("<i>\n# x") == "&lt;i&gt; &#35; x"
+    assert "@me" not in words("by @me")
+    assert code("`<x>|_y_`") == "<code>&#96;&lt;x&gt;&#124;&#95;y&#95;&#96;</code>"
+    text = markdown(hostile())
+    assert "<script" not in text
+    assert "<img" not in text
+    assert set(re.findall(r"</?(\w+)", text)) <= {"details", "summary", "code"}
