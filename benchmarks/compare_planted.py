@@ -11,6 +11,7 @@ part that is said to have changed and has not. The unchanged program against its
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -152,9 +153,14 @@ PAIRS = [
     ),
     Pair(
         "sync added",
-        [(_PENALTY, "    return [float(p.detach().norm().item()) for p in model.parameters()]\n")],
+        [
+            (
+                _PENALTY,
+                "    return [p.norm().item() for p in model.parameters() for _ in range(8)]\n",
+            )
+        ],
         "slower",
-        place=("p.detach().norm().item()", "def penalty(model)"),
+        place=("p.norm().item()", "def penalty(model)"),
         parts=_LATE,
     ),
     Pair(
@@ -176,7 +182,12 @@ PAIRS = [
     ),
     Pair(
         "block doubled",
-        [(_BLOCKS, _BLOCKS.replace("Block(256))", "Block(256), Block(256), Block(256))"))],
+        [
+            (
+                _BLOCKS,
+                _BLOCKS.replace("Block(256))", "Block(256), Block(256), Block(256), Block(256))"),
+            )
+        ],
         "slower",
         parts=("forward", "backward", "optimizer", "Python"),
         place=(
@@ -294,8 +305,9 @@ def program(edits: list[tuple[str, str]]) -> str:
 
 def record(folder: Path, text: str, threads: str) -> None:
     """Record the program into the folder, unless that was done."""
-    if (folder / "report.json").is_file():
-        return
+    with contextlib.suppress(OSError):
+        if '"status": "complete"' in (folder / "report.json").read_text(encoding="utf-8")[:2000]:
+            return
     script = folder.parent / "train.py"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -158,6 +159,8 @@ def _check(options: argparse.Namespace, words: Sequence[str]) -> None:
         next_step = "write each command with its arguments in quotes"
     elif options.share and not options.rev:
         what, next_step = "--share is for --rev", "leave it out"
+    elif os.environ.get("PROFSTACK") == "0":
+        what, next_step = "PROFSTACK=0 switches profstack off", "unset it to measure"
     elif target.own_rank() is not None:
         what = "several ranks cannot be compared in turn"
         next_step = "start compare without the launcher"

@@ -13,6 +13,7 @@ from profstack.compare.sides import Side
 from profstack.compare.tables import tables
 from profstack.compare.verdict import answer, chosen
 from profstack.environment import __version__
+from profstack.guard import CollectorOff
 from profstack.storage.schema.comparison import ComparedFinding, Comparison
 from profstack.storage.schema.report import Report
 
@@ -31,6 +32,14 @@ def compare(
     a higher `confidence` to hold in 95 % of cases. Raise UsageError for a rule about a module or an
     operator that neither side has.
     """
+    # All that is made here is kept: a collection would find nothing.
+    with CollectorOff():
+        return _compare(before, after, rules, confidence, measured)
+
+
+def _compare(
+    before: Side, after: Side, rules: Sequence[Rule], confidence: float, measured: str | None
+) -> Comparison:
     noise, places = Noise(before, after, confidence), Places(before, after)
     unequal = inequalities(before, after)
     step = totals("step", before, after, noise, places)
@@ -104,5 +113,4 @@ def _function_around(file: str | None, line: int | None, which: int, places: Pla
     if file is None or line is None:
         return None
     there = places.sources.files.get(file, file) if which == 0 else file
-    span = places.graphs[which].span_around((file, line))
-    return (there, span.qualified) if span is not None else (there, None)
+    return there, places.sources.function_at(which, file, line)

@@ -59,6 +59,8 @@ _MACHINE = "the machine is not the same"
 _FACTS = (
     _Fact("script", "script", "high", "these are two programs", lambda report: report["script"]),
     _Fact("argv", "arguments", "high", _WORK, _arguments),
+    _Fact("status", "state of the recording", "high", "it does not hold the whole run",
+          lambda report: report["status"]),
     _Fact("commit", "commit", "low", "the code differs", _environment("commit")),
     _Fact("changed", "uncommitted changes", "low", "a commit alone is not the code that ran",
           _environment("changed")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -40,18 +40,16 @@ def pair_up(
     waiting: dict[Hashable, list[Key]] = defaultdict(list)
     for key in after:
         waiting[name(key)].append(key)
-    places = dict.fromkeys(waiting, 0)
+    for keys in waiting.values():
+        keys.reverse()
     pairs, left = [], []
     for key in before:
-        named = name(key)
-        at = places.get(named, 0)
-        if at < len(waiting.get(named, ())):
-            pairs.append((key, waiting[named][at]))
-            places[named] = at + 1
+        partners = waiting.get(name(key))
+        if partners:
+            pairs.append((key, partners.pop()))
         else:
             left.append(key)
-    rest = [key for named, keys in waiting.items() for key in keys[places[named] :]]
-    return pairs, left, rest
+    return pairs, left, [key for keys in waiting.values() for key in reversed(keys)]
 
 
 # --- Modules --------------------------------------------------------------------------------------
@@ -288,16 +286,12 @@ class Sources:
         found.update({one[1] + 1: other[1] + 1 for one, other in names})
         return found
 
-    def function_at(self, side: int, file: str, line: int) -> tuple[str, int] | None:
-        """Return name and first line of the innermost function around a line."""
+    def function_at(self, side: int, file: str, line: int) -> str | None:
+        """Return the name, with its class, of the innermost function around a line."""
         text = self.text(side, file)
-        if text is None:
-            return None
-        around = [(first, span) for first, span in text.spans.items() if first <= line <= span.last]
-        if not around:
-            return None
-        first, span = max(around, key=lambda each: each[0])
-        return span.name, first
+        spans = text.spans if text else {}
+        around = [first for first, span in spans.items() if first <= line <= span.last]
+        return spans[max(around)].name if around else None
 
 
 def _tail(depth: int | None, file: str) -> str:
@@ -334,7 +328,7 @@ def match_functions(
     more, left, free = _sided(left, free, named)
     pairs += more
     texts = [_bodies(keys, sources, side) for side, keys in enumerate((left, free))]
-    alike = _alike_functions(left, free, texts)
+    alike = _alike_functions(left, free, texts, sources)
     pairs += alike
     partners = {key for pair in alike for key in pair}
     left = [key for key in left if key not in partners]
@@ -374,19 +368,28 @@ def _alike_functions(
     left: Sequence[FunctionKey],
     free: Sequence[FunctionKey],
     texts: Sequence[dict[FunctionKey, str]],
+    sources: Sources,
 ) -> list[tuple[FunctionKey, FunctionKey]]:
-    """Pair functions of other names or files by their text: equal ones, then the most alike."""
+    """Pair functions of other names or files by their text: equal ones, then the most alike.
+
+    Less of the text has to be alike where name or file are the same, and least where both are the
+    only ones of their file without a partner.
+    """
     pairs, first, second = _sided(
         [key for key in left if texts[0].get(key)],
         [key for key in free if texts[1].get(key)],
         lambda key, side: texts[side][key],
     )
+    alone = [Counter(key.file for key in keys) for keys in (first, second)]
     scores = []
     for one in first[:_MOST_COMPARED]:
+        there = sources.files.get(one.file, one.file)
         matcher = SequenceMatcher(None, "", texts[0][one], autojunk=False)
         for other in second[:_MOST_COMPARED]:
             matcher.set_seq1(texts[1][other])
-            bonus = 0.3 if one.name == other.name else 0.1 if one.file == other.file else 0.0
+            is_there = there == other.file
+            is_alone = is_there and alone[0][one.file] == alone[1][other.file] == 1
+            bonus = 0.3 if is_alone or one.name == other.name else 0.1 if is_there else 0.0
             if matcher.real_quick_ratio() + bonus >= _ALIKE and (
                 matcher.quick_ratio() + bonus >= _ALIKE
             ):

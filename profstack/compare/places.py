@@ -21,6 +21,8 @@ _Line = tuple[str, int]
 # The parts of a step by the kind of work that its lines do.
 _WAITS = ("data wait", "making the batch", "before the model's first call")
 _MODEL = ("forward", "backward")
+# Files of torch's whose functions call a DataLoader's own code, and a model's.
+_CALLERS = ("torch/utils/data/", "torch/nn/modules/module.py")
 # A function or line explains a part from this share of its difference on.
 _EXPLAINS = 0.3
 # One of several functions that call each other is the place: the innermost with nearly all of it.
@@ -86,35 +88,31 @@ class Places:
 
     def of_step(self, part: str, difference_s: float) -> Found:
         """Return the place of a part of the step that changed by so many seconds."""
-        if part == "optimizer" and (found := self._optimizer(difference_s)) is not None:
-            return found
+        if part == "optimizer":
+            return self._optimizer()
         if part in _MODEL:
             return self._in_model(part, difference_s)
         if part == "loss":
             return self._line_place("loss", difference_s, None)
+        if part == "Python":
+            changed = self._optimizer()
+            line = self._line_place("python", difference_s, None)
+            return changed if changed.cause and changed[:2] == line[:2] else line
         inside = self._loading(part)
-        function = self._function(difference_s, inside)
-        if part in ("optimizer", "Python") and function is NOTHING:
-            found = self._optimizer(difference_s)
-            if found is not None:
-                return found
         line = self._line_place("outside", difference_s, inside)
-        if line.line is None or (function.cause is not None and line.cause is None):
-            return function
-        return line
+        # Only where no line was timed: a function's time is that of all that it calls.
+        return line if line.line is not None else self._function(difference_s, inside)
 
     def _loading(self, part: str) -> Callable[[int, FunctionKey], bool]:
-        """Return whether a function can be the place of a part: loading is the wait's alone."""
-        below = []
-        for graph in self.graphs:
-            roots = [
-                key for key in graph.callees if "torch/utils/data/" in key.file.replace("\\", "/")
-            ]
-            below.append(graph.below(roots))
-        waits = part in _WAITS and any(below)
+        """Return whether a function can be the place of a part that is not the model's.
+
+        What a DataLoader calls is the wait's alone.
+        """
+        loading, in_model = ([_below(graph, file) for graph in self.graphs] for file in _CALLERS)
+        waits = part in _WAITS and any(loading)
 
         def inside(which: int, key: FunctionKey) -> bool:
-            return (key in below[which]) == waits
+            return (key in loading[which]) == waits and key not in in_model[which]
 
         return inside
 
@@ -230,15 +228,12 @@ class Places:
         file, line = place or (None, None)
         return Found(file, line, path + status)
 
-    def _optimizer(self, difference_s: float) -> Found | None:
-        """Return what changed in the optimizers' options, and where the optimizer's step is."""
+    def _optimizer(self) -> Found:
+        """Return what changed in the first optimizer's options, and where its step is called."""
         was, now = ((side.first["setup"].get("optimizers") or [])[:1] for side in self._sides)
-        if not was or not now:
-            return None
-        before, after = was[0], now[0]
-        place = after["place"] or {"file": None, "line": None}
-        words = _optimizer_words(before, after)
-        return Found(place["file"], place["line"], words) if words else None
+        place = now[0]["place"] if now else None
+        words = _optimizer_words(was[0], now[0]) if was and now else None
+        return Found(place["file"], place["line"], words) if place else Found(None, None, words)
 
     # Parts of the run ----------------------------------------------------------------------------
 
@@ -281,17 +276,26 @@ def _optimizer_words(before: OptimizerFacts, after: OptimizerFacts) -> str | Non
     return None
 
 
+def _below(graph: CallGraph, file: str) -> set[FunctionKey]:
+    """Return the functions that those of a file of torch's call, directly or not."""
+    return graph.below(key for key in graph.callees if file in key.file.replace("\\", "/"))
+
+
 # What a report says of its lines, functions and modules -------------------------------------------
 
 
 def line_times(report: Report, kind: str) -> dict[_Line, float]:
-    """Return seconds per step of the user's own lines: `outside` the model, or in the `loss`."""
+    """Return seconds per step of the user's own lines.
+
+    `outside` the model and the optimizer, in the `loss`, or in `python` and not in operators.
+    """
     tables = report["tables"]
     sums: dict[_Line, float] = defaultdict(float)
-    if kind == "outside":
+    if kind in ("outside", "python"):
         for line in tables["lines"]:
             if line["own"] and line["python_s"] is not None:
-                sums[line["file"], line["line"]] += line_s(line)
+                seconds = line["python_s"] if kind == "python" else line_s(line)
+                sums[line["file"], line["line"]] += seconds
     for row in tables["module_lines"]:
         module, seconds = row["module"], line_s(row)
         is_loss = module is not None and (module == "(loss)" or module.endswith("Loss"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -34,11 +34,13 @@ _MOST_JUDGED = 1000
 class _Cells:
     """A row of one side: its figure in each recording, its calls, and how it is shown."""
 
+    __slots__ = ("calls", "file", "line", "name", "values")
+
     name: str
-    file: str | None = None
-    line: int | None = None
-    values: list[float | None] = field(default_factory=list)
-    calls: float | None = None
+    file: str | None
+    line: int | None
+    values: list[float | None]
+    calls: float | None
 
 
 Rows = dict[Hashable, _Cells]
@@ -49,18 +51,17 @@ _Item = tuple[Hashable, float | None, float | None, str, str | None, int | None]
 def _collect(side: Side, read: Callable[[Report], Iterable[_Item]]) -> Rows:
     """Return the rows of a side by key, figures of one key added up within a recording."""
     rows: Rows = {}
+    count = len(side.reports)
     for at, report in enumerate(side.reports):
         for key, value, calls, name, file, line in read(report):
             row = rows.get(key)
             if row is None:
-                row = rows[key] = _Cells(name, file, line)
-            row.values += [None] * (at + 1 - len(row.values))
+                row = rows[key] = _Cells(name, file, line, [None] * count, None)
             if value is not None:
-                row.values[at] = (row.values[at] or 0.0) + value
+                known = row.values[at]
+                row.values[at] = value if known is None else known + value
             if calls is not None and at == 0:
-                row.calls = (row.calls or 0.0) + calls
-    for row in rows.values():
-        row.values += [None] * (len(side.reports) - len(row.values))
+                row.calls = calls if row.calls is None else row.calls + calls
     return rows
 
 
@@ -143,7 +144,7 @@ def _rows(
     # The rows of a table are judged together: with many of them some differ by chance.
     families = min(len(pairs), _MOST_JUDGED)
     joint = noise.reaches(was_values, now_values, part_of, exact=kind.exact, families=families)[2]
-    known = [list(map(bool, (~np.isnan(side)).any(axis=1))) for side in sides]
+    known = [np.any(~np.isnan(side), axis=1).tolist() for side in sides]
     found: list[TableRow] = []
     for at, (one, other) in enumerate(pairs):
         left = was[one] if one is not None else None
@@ -275,8 +276,8 @@ def _moved(was: Rows, now: Rows, places: Places) -> list[tuple[Hashable, Hashabl
     for key in was:
         if isinstance(key, tuple):
             other = (*key[:2], places.modules.get(key[2], key[2]))
-            if other in now:
-                found.append((key, other))
+            if other in now or key in now:
+                found.append((key, other if other in now else key))
     return found
 
 

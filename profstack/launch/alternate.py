@@ -205,7 +205,7 @@ class Alternation:
         if ended is None and len(pairs) >= self._plan.least:
             left = self._plan.budget_s - (time.monotonic() - self._begun)
             if mean(pairs[1:]) > left:
-                return f"the budget of {format_seconds(self._plan.budget_s)} is used up"
+                return f"the budget of {_whole(self._plan.budget_s)} is used up"
         return ended
 
     def _figures(self) -> tuple[str, tuple[list[float], list[float]]]:
@@ -242,7 +242,12 @@ class Alternation:
         if ratio.low is not None and ratio.high is not None:
             text += f"; after / before {ratio.factor:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
         passed = format_seconds(time.monotonic() - self._begun)
-        return f"{text}; {passed} of {format_seconds(self._plan.budget_s)}"
+        return f"{text}; {passed} of {_whole(self._plan.budget_s)}"
+
+
+def _whole(seconds: float) -> str:
+    """Return a round time without its zeros: `10 min`, `30 s`."""
+    return format_seconds(seconds).replace(" 0 s", "").replace(".0 s", " s")
 
 
 def _percent(part: float) -> str:

@@ -54,9 +54,10 @@ def trees_of(tmp_path):
     return [name for name in os.listdir(tmp_path) if name.startswith("profstack-rev")]
 
 
+@pytest.mark.timeout(600)
 def test_two_revisions_are_measured_in_turn_and_the_slower_one_is_told(checkout, tmp_path):
     words = ("--rev", "HEAD~1", "--rev", "main", "--budget", "1s", "-o", "out", "train.py", "60")
-    done = compare(*words, env={"TMPDIR": str(tmp_path)}, timeout=280)
+    done = compare(*words, env={"TMPDIR": str(tmp_path)}, timeout=550)
     found = json.loads((checkout / "out" / "compare.json").read_text())
     sides = found["before"], found["after"]
     assert [side["recordings"] for side in sides] == [3, 3]

@@ -12,7 +12,7 @@ from tests.support.reports import HOSTILE
 STEP_PARTS = (
     ("data wait", 0.00081, 0.0002, True, "jitter", "/app/loader.py", 41),
     ("forward", 0.00093, 0.00094, False, None, None, None),
-    ("backward", 0.00072, 0.00071, False, None, None, None),
+    ("backward", 0.00072, 0.00068, False, None, None, None),
     ("optimizer", 0.0003, 0.00018, True, "fused", "/app/train.py", 57),
     ("other", 0.00008, 0.0001, None, None, None, None),
 )

@@ -148,24 +148,31 @@ function answerFigures(verdict) {
   ];
 }
 
-// The ratio on an axis that holds 1: left of it the second side is faster.
+const WIDE_TICKS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+// The ratio on an axis that holds 1: left of it the second side is faster. The axis is logarithmic,
+// as far up as down: twice as long and half as long are the same change.
 function ratioPicture(verdict, hasInterval) {
   const { ratio, ci95_low: low, ci95_high: high, floor } = verdict;
-  // As far up as down: twice as long and half as long are the same change.
   const unsure = isNumber(floor) ? [1 / (1 + floor), 1 + floor] : [];
-  const ends = [1, ratio, ...(hasInterval ? [low, high] : []), ...unsure];
+  const ends = [1, ratio, ...(hasInterval ? [low, high] : []), ...unsure]
+    .filter((end) => end > 0)
+    .map(Math.log);
   const reach = Math.max(...ends) - Math.min(...ends) || 0.1;
-  const from = Math.max(Math.min(...ends) - 0.12 * reach, 0);
+  const from = Math.min(...ends) - 0.12 * reach;
   const to = Math.max(...ends) + 0.12 * reach;
-  const at = (value) => (100 * (value - from)) / (to - from);
+  const at = (value) => (value > 0 ? (100 * (Math.log(value) - from)) / (to - from) : 0);
   const piece = (name, left, right, ...words) => {
     const one = el("span", { class: name }, ...words);
     one.style.left = at(left) + "%";
     if (right !== null) one.style.width = at(right) - at(left) + "%";
     return one;
   };
-  const ticks = roundValues(from, to, "count", 6).filter((tick) => at(tick) > 5 && at(tick) < 95);
-  const digits = ticks.length > 1 && ticks[1] - ticks[0] < 0.0999 ? 2 : 1;
+  const wide = to - from > Math.log(3);
+  const ticks = (wide ? WIDE_TICKS : roundValues(Math.exp(from), Math.exp(to), "count", 6)).filter(
+    (tick) => at(tick) > 5 && at(tick) < 95,
+  );
+  const digits = !wide && ticks.length > 1 && ticks[1] - ticks[0] < 0.0999 ? 2 : 1;
   return el(
     "div",
     {
@@ -180,7 +187,7 @@ function ratioPicture(verdict, hasInterval) {
     el(
       "div",
       { class: "ratio-ways" },
-      piece("way-words left", 1, null, from < 1 ? "← faster" : ""),
+      piece("way-words left", 1, null, at(1) > 14 ? "← faster" : ""),
       piece("way-words", 1, null, "slower →"),
     ),
     el(
@@ -194,7 +201,9 @@ function ratioPicture(verdict, hasInterval) {
     el(
       "div",
       { class: "ratio-ticks" },
-      ticks.map((tick) => piece("tick", tick, null, tick.toFixed(digits) + " ×")),
+      ticks.map((tick) =>
+        piece("tick", tick, null, (wide ? String(tick) : tick.toFixed(digits)) + " ×"),
+      ),
     ),
   );
 }
@@ -538,6 +547,7 @@ function drawSides({ facts }) {
       };
     });
   append(byId("side-medians"), [
+    facts.measured ? remark(facts.measured) : null,
     rows.length
       ? [
           remark(

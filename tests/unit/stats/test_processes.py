@@ -1,0 +1,69 @@
+"""The interval of a difference between a few processes: by tables, by hand and by simulation."""
+
+import numpy as np
+import pytest
+
+from profstack.stats.processes import Prior, difference_reach, means, student_quantile, weights
+
+_NOTHING = Prior(0.0, 0.0)
+
+
+# Student's quantiles as tables of statistics have them.
+@pytest.mark.parametrize(("confidence", "freedom", "expected"), [
+    (0.95, 1, 12.7062), (0.95, 2, 4.30265), (0.99, 2, 9.92484), (0.95, 3, 3.18245),
+    (0.999, 5, 6.86883), (0.95, 10, 2.22814), (0.95, 100, 1.98397), (0.95, 1e6, 1.95996),
+])  # fmt: skip
+def test_quantiles_of_student(confidence, freedom, expected):
+    assert student_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-5)
+
+
+def test_weights_leave_out_a_fifth_at_each_end_from_six_on():
+    assert weights([3.0, 1.0, 9.0, 2.0, 5.0]).tolist() == [0.2] * 5
+    assert weights([3.0, 1.0, 9.0, 2.0, 5.0, 4.0]).tolist() == [0.25, 0, 0, 0.25, 0.25, 0.25]
+
+
+def _reach(before, after, prior=_NOTHING):
+    both = [means(np.array([each]), weights(each), prior) for each in (before, after)]
+    return float((both[1].values - both[0].values)[0]), float(difference_reach(*both, 0.95)[0])
+
+
+def test_welch_by_hand():
+    # Variances 1 and 4 of three processes each: freedom (5/3)^2 / ((1/3)^2/2 + (4/3)^2/2) = 2.94,
+    # of which 2.75 is used.
+    difference, reach = _reach([1.0, 2.0, 3.0], [10.0, 12.0, 14.0])
+    assert difference == 10.0
+    assert reach == pytest.approx(student_quantile(0.95, 2.75) * (5 / 3) ** 0.5)
+
+
+def test_a_single_process_a_side_has_the_spread_that_is_known_beforehand():
+    difference, reach = _reach([1.0], [1.5], Prior(0.2, 3.0))
+    # Both sides have three degrees of freedom of their own: six together.
+    assert difference == 0.5
+    assert reach == pytest.approx(student_quantile(0.95, 6.0) * 0.2 * 2**0.5)
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "disturbed"])
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_equal_sides_differ_in_at_most_a_twentieth(kind, count):
+    rng = np.random.default_rng(count)
+
+    def side():
+        if kind == "heavy tails":
+            return rng.standard_t(3, count) * 0.01
+        slow = (rng.random(count) < 0.1) * rng.uniform(0.05, 0.4, count)
+        return rng.normal(0, 0.015, count) + (slow if kind == "disturbed" else 0.0)
+
+    told = sum(abs(difference) > reach for difference, reach in (
+        _reach(side().tolist(), side().tolist()) for _ in range(400)))  # fmt: skip
+    # Of 400 that are told in 5 % of cases, 33 or more are one in 500.
+    assert told <= 32
+
+
+def test_a_slow_down_of_a_twentieth_shows_in_five_processes_a_side():
+    rng, told, inside = np.random.default_rng(3), 0, 0
+    for _ in range(200):
+        sides = [rng.normal(shift, 0.015, 5).tolist() for shift in (0.0, np.log(1.05))]
+        difference, reach = _reach(*sides)
+        told += difference > reach
+        inside += abs(difference - np.log(1.05)) <= reach
+    assert (told >= 180, inside >= 180) == (True, True)
