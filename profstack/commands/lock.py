@@ -66,7 +66,10 @@ def read_arguments(
     """Return the options, and the target with what belongs to it."""
     valued = [each.option_strings for each in options_parser._actions if each.nargs is None]
     own, words = split(argv, frozenset(chain.from_iterable(valued)))
-    options, target = options_parser.parse_args(own), parse(words)
+    options = options_parser.parse_args(own)
+    if not words:
+        raise UsageError("no script is named", next_step=f"{options_parser.usage}")
+    target = parse(words)
     target.check()
     if own_rank() is not None:
         raise UsageError(

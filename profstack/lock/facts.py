@@ -52,6 +52,8 @@ STEP, SYNCHRONISATIONS, COMPILE, MEMORY, FUNCTIONS, MODULE = SECTIONS = (
 OPERATOR, BACKWARD, KERNEL = "operator ", "backward ", "kernel launches"
 # The type of numbers that a fact on an operator does not name.
 USUAL = "float32"
+# What the facts on breaks of graphs are of.
+GRAPH_BREAKS = "graph breaks"
 # The fact of the copies that all operators make.
 COPIES = "copies"
 
@@ -73,7 +75,11 @@ _METHOD = re.compile(
     r"'torch\._C\.TensorBase' objects>"
 )
 _SYNCHRONIZE = "synchronize"
-_LOADER_FILE, _ASK = "torch/utils/data/dataloader.py", "__next__"
+_LOADER_FILE, _ASK, _RECEIVE = "torch/utils/data/dataloader.py", "__next__", "_process_data"
+# Kinds of memory that batches from workers are of: these come when they are made.
+_BATCHES = ("held by the script", "inputs", "not attributed")
+# Functions that dynamo makes where a graph breaks, with the function they are a part of.
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+\Z")
 # Functions that Python 3.12 has no longer.
 _INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")
 _ANONYMOUS = ("<lambda>", "<genexpr>")
@@ -253,7 +259,7 @@ def _functions(run: CountedRun) -> Iterator[tuple[Key, Value]]:
         file, name = row["file"], row["name"]
         if file.replace("\\", "/").endswith(_LOADER_FILE) and name == _ASK:
             counts[Key(STEP, "", "batches asked for")] += row["calls"]
-        elif run.is_own(file) and name not in _INLINED:
+        elif run.is_own(file) and name not in _INLINED and not _RESUMED.match(name):
             whole = qualified_name(os.path.join(run.root, file), row["line"], name)
             counts[Key(FUNCTIONS, "", f"{run.short(file)}::{whole}")] += row["calls"]
         elif word := waiting_call(file, name):
@@ -298,23 +304,34 @@ def _memory(run: CountedRun) -> Iterator[tuple[Key, Value]]:
             counts.add(Key(MODULE, path, f"allocated_{name}"), row["slice"], row[name])
             counts.add(Key(MEMORY, row["device"], f"allocated_{name}"), row["slice"], row[name])
     yield from counts.facts()
+    left_out = _BATCHES if _has_workers(run) else ()
+    words = " without batches" if left_out else ""
     peaks: dict[tuple[str, int], int] = Counter()
     kinds: dict[tuple[str, str], int] = defaultdict(int)
     for row in run.rows("memory_owners"):
-        if row["slice"] in run.single:
+        if row["slice"] in run.single and row["kind"] not in left_out:
             peaks[row["device"], row["slice"]] += row["peak_bytes"]
             key = row["device"], row["kind"]
             kinds[key] = max(kinds[key], row["peak_bytes"])
     for device in {device for device, _ in peaks}:
         each = [peaks.get((device, number), 0) for number in run.single]
-        yield Key(MEMORY, device, "peak_bytes"), max(each)
+        yield Key(MEMORY, device, f"peak_bytes{words}"), max(each)
     for (device, kind), nbytes in kinds.items():
         yield Key(MEMORY, device, f"peak: {kind}"), nbytes
+
+
+def _has_workers(run: CountedRun) -> bool:
+    """Return whether batches come from a DataLoader's workers."""
+    rows = run.rows("functions")
+    names = {row["name"] for row in rows if row["file"].replace("\\", "/").endswith(_LOADER_FILE)}
+    return _RECEIVE in names
 
 
 def compiled_name(run: CountedRun, row: Mapping[str, Any]) -> str:
     """Return the name of a function that dynamo compiled, with its file."""
     file, name = row["file"] or "", str(row["name"])
+    if match := _RESUMED.match(name):
+        name = match[1]
     if not run.is_own(file):
         return f"{Path(file).name}::{name}"
     whole = qualified_name(os.path.join(run.root, file), row["line"], name)
@@ -330,7 +347,7 @@ def _compiled(run: CountedRun) -> Iterator[tuple[Key, Value]]:
         kind = "failures" if row["failure"] else "graphs" if not row["versions"] else "recompiled"
         counts[Key(COMPILE, name, kind)] += 1
     for row in run.rows("graph_breaks"):
-        counts[Key(COMPILE, "graph breaks", _first_line(row["reason"]))] += 1
+        counts[Key(COMPILE, GRAPH_BREAKS, _first_line(row["reason"]))] += 1
     yield from counts.items()
 
 

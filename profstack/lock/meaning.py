@@ -18,6 +18,7 @@ from profstack.lock.facts import (
     COMPILE,
     COPIES,
     FUNCTIONS,
+    GRAPH_BREAKS,
     KERNEL,
     MEMORY,
     MODULE,
@@ -44,8 +45,7 @@ _ASKING = {
     "sizes that depend on values (unique)": ("aten::_unique2", "aten::unique_dim"),
     "comparisons of whole tensors (equal)": ("aten::equal",),
 }
-_MOST_PLACES = 3
-_OWN = re.compile(r"(?:type|calls|parameters|parameter_bytes|frozen_parameters)\Z")
+_CONVERSIONS = ("aten::to", "aten::_to_copy", "ToCopyBackward0")
 _FLOATS = ("float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax")
 
@@ -118,31 +118,34 @@ class _Explaining:
             if row["reason"]
         }
         rows = self.left.take(self.left.of(lambda key: key.section == COMPILE))
-        for row in rows:
+        breaks = [row for row in rows if row.key.of == GRAPH_BREAKS]
+        others = [row for row in rows if row not in breaks]
+        # What follows a break is a graph of its own.
+        parts = [row for row in others if breaks and row.key.name == "graphs"]
+        for row in breaks:
+            text = f"torch.compile breaks a graph {_change(row)} times: {row.key.name}"
+            yield Cause(text, self._break_places(row.key.name), [row, *parts])
+            parts = []
+        for row in others:
             name, kind = row.key.of, row.key.name
-            if name == "graph breaks":
-                text = f"torch.compile breaks a graph {_change(row)} times: {kind}"
-                yield Cause(text, self._break_places(kind), [row])
-                continue
-            places = self.sources.of_function(name)
             if kind == "recompiled":
                 why = f", since {reasons[name]}" if name in reasons and _more(row) else ""
                 text = f"{name} is compiled again {_change(row)} times{why}"
             elif kind == "failures":
                 text = f"torch.compile gives {name} up {_change(row)} times"
+            elif breaks:
+                continue
             else:
                 text = f"{name} is compiled to {_change(row)} graphs"
-            yield Cause(text, places, [row])
+            yield Cause(text, self.sources.of_function(name), [row])
 
     def _break_places(self, reason: str) -> list[Place]:
         found = []
         for row in self.run.rows("graph_breaks"):
             if (row["reason"] or "").strip().startswith(reason):
                 frames = json.loads(row["stack"] or "[]")
-                own = [each for each in frames if self.run.is_own(str(each.get("file")))]
-                found += [
-                    self.sources.place(str(each["file"]), int(each["line"])) for each in own[-1:]
-                ]
+                own = [(file, line) for file, line, *_ in frames if self.run.is_own(file)]
+                found += [self.sources.place(*each) for each in own[-1:]]
         return sorted(set(found))
 
     # -- what waits for a device -----------------------------------------------------------------
@@ -167,6 +170,9 @@ class _Explaining:
                 follow, values = [*values, *operators], []
                 operators = []
             places = self.sources.waits(word) if _more(row) else []
+            if places:
+                follow = [*follow, *self._only_at(places)]
+            self.left.take(follow)
             yield Cause(f"{word} {_times(row)}: {_synchronises(row)}", places, [row, *follow])
         for row in values:
             places = []
@@ -186,29 +192,33 @@ class _Explaining:
 
     def _modules(self) -> Iterator[Cause]:
         types = self.left.of(lambda key: key.section == MODULE and key.name == "type")
-        new = [row.key.of for row in types if row.locked == 0]
-        gone = [row.key.of for row in types if row.now == 0]
-        for paths, verb in ((new, "new"), (gone, "gone")):
-            outer = [path for path in paths if path.rpartition(".")[0] not in paths]
-            groups: dict[tuple[str, str | None], list[str]] = defaultdict(list)
-            for path in sorted(outer, key=natural):
-                groups[path.rpartition(".")[0], self._type(path)].append(path)
-            for (_, kind), alike in groups.items():
-                takes = [row for path in alike for row in self._take_module(path)]
-                takes += self._take_totals()
-                places = self.sources.of_module(alike[0], self._type) if verb == "new" else []
-                inner = sum(each.startswith(f"{alike[0]}.") for each in paths)
-                inside = f", with {inner} modules in it," if inner else ""
-                one = f"the module {alike[0]} ({kind}){inside} is {verb}"
-                many = f"{len(alike)} modules of type {kind} are {verb}: {', '.join(alike[:4])}"
-                yield Cause(one if len(alike) == 1 else many, places, takes)
-        for row in types:
-            if row.locked and row.now:
+        for row in sorted(types, key=lambda row: natural(row.key.of)):
+            if row.locked and row.now and row in self.left.rows:
                 takes = [*self._take_module(row.key.of), *self._take_totals()]
                 places = self.sources.of_module(row.key.of, self._type)
                 text = f"the module {row.key.of} is a {row.now}, and was a {row.locked}"
                 yield Cause(text, places, takes)
+        left = [row for row in types if row in self.left.rows]
+        new = [row.key.of for row in left if row.locked == 0]
+        gone = [row.key.of for row in left if row.now == 0]
+        for paths, verb in ((new, "new"), (gone, "gone")):
+            yield from self._new_or_gone(paths, verb)
         yield from self._parameters()
+
+    def _new_or_gone(self, paths: Sequence[str], verb: str) -> Iterator[Cause]:
+        outer = [path for path in paths if path.rpartition(".")[0] not in paths]
+        groups: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+        for path in sorted(outer, key=natural):
+            groups[path.rpartition(".")[0], self._type(path)].append(path)
+        for (_, kind), alike in groups.items():
+            takes = [row for path in alike for row in self._take_module(path)]
+            takes += self._take_totals()
+            places = self.sources.of_module(alike[0], self._type) if verb == "new" else []
+            inner = sum(each.startswith(f"{alike[0]}.") for each in paths)
+            inside = f", with {inner} modules in it," if inner else ""
+            one = f"the module {alike[0]} ({kind}){inside} is {verb}"
+            many = f"{len(alike)} modules of type {kind} are {verb}: {', '.join(alike[:4])}"
+            yield Cause(one if len(alike) == 1 else many, places, takes)
 
     def _take_module(self, path: str) -> list[Difference]:
         """Take what differs in a module and in those inside it."""
@@ -221,8 +231,11 @@ class _Explaining:
     def _take_totals(self) -> list[Difference]:
         """Take the totals that follow from another model."""
         totals = (Key(STEP, "", name) for name in ("parameters", "forward_flop", "backward_flop"))
-        keys = set(totals)
-        return self.left.take(self.left.of(lambda key: key in keys or key.of == _ACCUMULATION))
+        keys, parts = set(totals), {_ACCUMULATION}
+        if _way(self.locked) == _way(self.now):
+            # An optimizer has as much more to do.
+            parts.add(_OPTIMIZER)
+        return self.left.take(self.left.of(lambda key: key in keys or key.of in parts))
 
     def _parameters(self) -> Iterator[Cause]:
         rows = self.left.of(lambda key: key.section == MODULE and "parameter" in key.name)
@@ -251,24 +264,36 @@ class _Explaining:
                 f"{narrower[0]} has {_change(one)} bytes"
             )
             names = ("half", "bfloat16", "double", "float", "to", "type", "set_default_dtype")
-            takes += self.left.take(self.left.of(_has_float_type))
+            takes += self.left.take(self._typed())
             yield Cause(text, self.sources.calls_of(names), takes)
         if frozen:
-            takes = self.left.take(frozen)
-            text = f"{len(frozen)} modules train another part of their parameters"
-            text += f": {frozen[0].key.of} has {_change(frozen[0])} frozen ones"
+            takes = [*self.left.take(frozen), *self._take_totals()]
+            takes += self.left.take(self.left.of(lambda key: key.name.startswith(BACKWARD)))
+            modules = "1 module trains" if len(frozen) == 1 else f"{len(frozen)} modules train"
+            text = f"{modules} another part of the parameters: {frozen[0].key.of} has "
+            text += f"{_change(frozen[0])} frozen ones"
             yield Cause(text, self.sources.calls_of(("requires_grad_",)), takes)
 
-    def _dtypes(self) -> Iterator[Cause]:
+    def _typed(self) -> list[Difference]:
+        """Return operators on other numbers than float32, with those that they take the place of.
+
+        Conversions between types belong to them.
+        """
         rows = self.left.of(_has_float_type)
-        if not rows:
-            return
-        kinds = sorted({row.key.name.rpartition(" ")[2] for row in rows})
         plain = {(row.key.of, row.key.name.rpartition(" ")[0]) for row in rows}
-        rows += self.left.of(lambda key: (key.of, key.name) in plain)
-        more = any(_more(row) for row in rows if _has_float_type(row.key))
-        verb = "compute in" if more else "no longer compute in"
-        modules = len({row.key.of for row in rows})
+        if rows:
+            rows += self.left.of(lambda key: (key.of, key.name) in plain)
+            rows += [row for row in self.left.rows if _operator(row) in _CONVERSIONS]
+        return list(dict.fromkeys(rows))
+
+    def _dtypes(self) -> Iterator[Cause]:
+        rows = self._typed()
+        typed = [row for row in rows if _has_float_type(row.key)]
+        if not typed:
+            return
+        kinds = sorted({row.key.name.rpartition(" ")[2] for row in typed})
+        verb = "compute in" if any(map(_more, typed)) else "no longer compute in"
+        modules = len({row.key.of for row in typed})
         text = f"operators of {modules} modules and parts {verb} {' and '.join(kinds)}"
         names = ("autocast", "half", "bfloat16", "double", "to")
         yield Cause(text, self.sources.calls_of(names), self.left.take(rows))
@@ -305,13 +330,16 @@ class _Explaining:
 
     def _operators_in(self, function: str) -> list[Difference]:
         """Return the operators that differ and are called in a function alone."""
+        return self._operators_at(lambda places: self.sources.inside(function, places))
+
+    def _only_at(self, allowed: Sequence[Place]) -> list[Difference]:
+        """Return the operators that differ and are called on some lines alone."""
+        return self._operators_at(lambda places: bool(places) and set(places) <= set(allowed))
+
+    def _operators_at(self, chosen: Callable[[list[Place]], bool]) -> list[Difference]:
         rows = self.left.of(lambda key: key.name.startswith(OPERATOR) and key.of != _OPTIMIZER)
         return [
-            row
-            for row in rows
-            if self.sources.inside(
-                function, self.sources.of_operators([_operator(row)], row.key.of)
-            )
+            row for row in rows if chosen(self.sources.of_operators([_operator(row)], row.key.of))
         ]
 
     def _optimizer(self) -> Iterator[Cause]:
@@ -378,16 +406,20 @@ class _Explaining:
 
     def _memory(self) -> Iterator[Cause]:
         rows = self.left.of(lambda key: _is_memory(key) or key.name == KERNEL or key.name == COPIES)
-        peaks = [row for row in rows if row.key.name == "peak_bytes"]
+        peaks = [row for row in rows if row.key.name.startswith("peak_bytes")]
         if peaks:
             row = peaks[0]
             text = f"tensors take {_change(row)} bytes of {row.key.of} at the peak"
             kinds = [
-                f"{each.key.name.removeprefix('peak: ')} {_change(each)}"
+                each
                 for each in rows
                 if each.key.of == row.key.of and each.key.name.startswith("peak: ")
             ]
-            yield Cause(f"{text} ({', '.join(kinds)})" if kinds else text, [], self.left.take(rows))
+            kinds.sort(key=lambda each: -abs(_number(each.now) - _number(each.locked)))
+            most = ", ".join(
+                f"{each.key.name.removeprefix('peak: ')} {_change(each)}" for each in kinds[:2]
+            )
+            yield Cause(f"{text} ({most})" if most else text, [], self.left.take(rows))
 
 
 def _samples(shape: str) -> float:

@@ -31,7 +31,7 @@ from profstack.readers.memory.blocks import (
     read_allocator,
     signed,
 )
-from profstack.readers.torchtrace.attribution import Attribution, operators_around
+from profstack.readers.torchtrace.attribution import Attribution, operators_around, received
 from profstack.readers.torchtrace.columns import Ints
 from profstack.readers.torchtrace.scopes import FORWARD
 from profstack.storage.schema.column import Record, Records
@@ -277,7 +277,9 @@ def _tables(
     frames: Frames = {
         "memory_owners": _owner_rows(curves, found, allocator.devices, step.index),
         "peak_holders": _holder_rows(curves, found, owned, allocator.devices, step.index),
-        "allocations": _allocation_rows(curves, of_born, born, allocator.devices, step.index),
+        "allocations": _allocation_rows(
+            curves, of_born, born, owned, allocator.devices, step.index
+        ),
         "module_peaks": module_peaks(curves, owned, allocator.devices, step.index),
     }
     return frames, _notes(before)
@@ -362,10 +364,17 @@ def _holder_rows(
 
 
 def _allocation_rows(
-    curves: Curves, found: kinds.Owned, born: Blocks, devices: Sequence[str], index: int
+    curves: Curves,
+    found: kinds.Owned,
+    born: Blocks,
+    owned: Attribution,
+    devices: Sequence[str],
+    index: int,
 ) -> list[Record]:
     """Return rows of `allocations`: blocks given out in the steps that count, by who took them."""
-    counted = np.flatnonzero(curves.in_counted_steps(born.begin))
+    # One entry more, for blocks without an event.
+    is_received = np.append(received(owned), [False])[born.position]
+    counted = np.flatnonzero(curves.in_counted_steps(born.begin) & ~is_received)
     blocks, sizes = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     for at in counted.tolist():
         key = int(born.device[at]), int(found.owner[at])

@@ -380,6 +380,20 @@ def operators_around(owned: Attribution) -> Ints:
     return np.maximum(events.inherit(own), 0)
 
 
+# Beginning of the name of the range in which torch's DataLoader takes what its workers have made.
+_RECEIVING = "enumerate(DataLoader)#_MultiProcessing"
+
+
+def received(owned: Attribution) -> Bools:
+    """Return which events took batches from a DataLoader's workers.
+
+    Workers are done in any order, and a batch is taken in whichever step it comes.
+    """
+    events = owned.events
+    ranges = events.names.where(lambda name: name.startswith(_RECEIVING))
+    return events.inherit(ranges.astype(np.int64)) > 0
+
+
 # Rows of events ---------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from profstack.readers.flops.formulas import is_composite
-from profstack.readers.torchtrace.attribution import Attribution, Groups, operators_around
+from profstack.readers.torchtrace.attribution import Attribution, Groups, operators_around, received
 from profstack.readers.torchtrace.columns import Ints, StringColumn, distinct, group, integers, sums
 from profstack.readers.torchtrace.events import (
     around,
@@ -90,7 +90,7 @@ def operator_records(
     if not len(chosen):
         return []
     groups = Groups(result, chosen, *([inputs.shapes.ids, inputs.dtypes.ids] if inputs else []))
-    is_outermost = operators_around(result)[chosen] == chosen + 1
+    is_outermost = (operators_around(result)[chosen] == chosen + 1) & ~received(result)[chosen]
     return groups.rows(
         index,
         "name",

@@ -251,7 +251,8 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "module_id INTEGER module whose forward called it or made its backward, or null",
         "backward INTEGER 1 for backward work",
         "calls INTEGER calls",
-        "outermost INTEGER those of them inside no other operator",
+        "outermost INTEGER those of them inside no other operator, but for those that take batches "
+        "from a DataLoader's workers: these come in any step",
         "self_s REAL time without children",
         "total_s REAL time with children",
         "device_s REAL device time of the kernels it launched",
@@ -346,7 +347,8 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
     "allocations": columns(
         "device TEXT device",
         "module_id INTEGER module or step part that took the memory; null where nothing tells",
-        "blocks INTEGER blocks of memory that the allocator gave out",
+        "blocks INTEGER blocks of memory that the allocator gave out, but for batches taken from a "
+        "DataLoader's workers: these come in any step",
         "bytes INTEGER their bytes",
     ),
     "module_peaks": columns(

@@ -134,7 +134,7 @@ def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
             "graph_breaks": [
                 {
                     "reason": "print\nmore",
-                    "stack": json.dumps([{"file": script, "line": 9, "function": "forward"}]),
+                    "stack": json.dumps([[script, 9, "forward"]]),
                 }
             ],
         }

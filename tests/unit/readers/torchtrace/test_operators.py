@@ -1,5 +1,6 @@
 """Rows of operators, moved bytes and kernels: on events written by hand."""
 
+import numpy as np
 import pytest
 
 from profstack.readers.torchtrace import operators as module
@@ -108,3 +109,17 @@ def test_kernels_belong_to_the_operators_that_launched_them(owned):
     modules = module_records(owned, 6, memory=False)
     times = columns(modules, "module_id", "forward_device_s backward_device_s")
     assert times.items() >= {(3,): (47, 23), (5,): (47, 23), (LOSS,): (0, 37)}.items()
+
+
+def test_outermost_operators_are_inside_no_other_and_take_no_batch_of_a_worker():
+    text = "module:3 0-400; aten::linear 30-130; aten::mm 40-110; aten::relu 140-150"
+    text += "; enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__ 500-600"
+    text += (
+        "; aten::set_ 510-520; enumerate(DataLoader)#_SingleProcess 700-800; aten::stack 710-720"
+    )
+    made = attribute(read_host(events(text), None), [0, 1000], bool)
+    rows = module.operator_records(made, 6, np.zeros(len(made.events), np.int64))
+    found = {row["name"]: (row["calls"], row["outermost"]) for row in rows}
+    wanted = {"linear": 1, "mm": 0, "relu": 1, "set_": 0, "stack": 1}
+    kept = {f"aten::{name}": (1, count) for name, count in wanted.items()}
+    assert {name: found[name] for name in kept} == kept
