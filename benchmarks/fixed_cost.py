@@ -96,7 +96,9 @@ def inside(output: str, arguments: list[str]) -> int:
         return code
 
     process.run = then_import
-    code: int = import_module("profstack.commands").main(arguments)
+    # As the command itself is called, which owns its process.
+    sys.argv = ["profstack", *arguments]
+    code: int = import_module("profstack.commands").main()
     Path(output).write_text(json.dumps({**parts.done(), **children}), encoding="utf-8")
     return code
 

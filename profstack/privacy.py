@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 MASK = "***"
@@ -60,9 +61,15 @@ def mask_secrets(argv: list[str]) -> list[str]:
 def home_relative(text: str) -> str:
     """Return the text with `~` in place of the home folder, wherever a path begins with it."""
     home = os.path.expanduser("~").rstrip(os.sep)
-    if not home or home == "~":
+    if not home or home == "~" or home not in text:
         return text
-    return re.sub(rf"(?<![\w./\\-]){re.escape(home)}(?=$|[^\w.-])", lambda _: "~", text)
+    return _beginning(home).sub(lambda _: "~", text)
+
+
+@cache
+def _beginning(home: str) -> re.Pattern[str]:
+    """Return the pattern of a path's beginning in the home folder."""
+    return re.compile(rf"(?<![\w./\\-]){re.escape(home)}(?=$|[^\w.-])")
 
 
 def _is_option(argument: str) -> bool:
