@@ -1,11 +1,13 @@
 """Facts of a step, read from a small recording, and what differences of them are said to mean."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.lock.differences import compare
+from profstack.lock.differences import Difference, compare
 from profstack.lock.facts import (
     COMPILE,
     FUNCTIONS,
@@ -16,6 +18,7 @@ from profstack.lock.facts import (
     CountedRun,
     Key,
     TooFewStepsError,
+    parsed,
     per_step,
     qualified_name,
     read_facts,
@@ -214,6 +217,29 @@ def test_an_added_item_is_one_cause_with_its_line(tmp_path):
     assert "3 facts differ" in text
     assert "1 more synchronisation a step on an accelerator, train.py:14\n" in text
     assert "     print(loss.item())\n     2 other facts follow from it" in text
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_of_several_lines_the_one_changed_since_the_lock_was_committed_is_named(tmp_path):
+    folder = tmp_path / "a"
+    locked = read_facts(recorded(folder, items=(1, 1)))
+    lock, script = folder / "profstack.lock", folder / "train.py"
+    lock.write_text("")
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Lock"]):
+        subprocess.run([*git, *words], check=True)
+    run = CountedRun(folder, str(folder))
+    changed = SOURCE.replace("        loss = net(batch)", "        loss = net(batch); loss.item()")
+    script.write_text(changed)
+    parsed.cache_clear()
+    causes, _ = explain(
+        [Difference(Key(SYNCHRONISATIONS, "", ".item()"), 1, 2)],
+        locked,
+        locked,
+        run,
+        Sources(run, lock),
+    )
+    assert [place.line for place in causes[0].places] == [13]
 
 
 def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
