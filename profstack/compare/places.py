@@ -263,9 +263,9 @@ class Places:
         if change < _EXPLAINS * abs(difference_s):
             return NOTHING
         if name is None and sign > 0 and part not in _STARTING:
-            new = self._new_around(file)
-            if new is not None:
-                return new
+            caller = self._new_around(file)
+            if caller is not None:
+                return caller
         span = self.graphs[which].span_around((file, line))
         return Found(file, line, name or (span.qualified if span else None))
 
