@@ -247,7 +247,7 @@ class Alternation:
 
 def _whole(seconds: float) -> str:
     """Return a round time without its zeros: `10 min`, `30 s`."""
-    return format_seconds(seconds).replace(" 0 s", "").replace(".0 s", " s")
+    return re.sub(r"\.0+(?= )| 0 s$", "", format_seconds(seconds))
 
 
 def _percent(part: float) -> str:
