@@ -18,6 +18,7 @@ NAVIGATION = {
         "docs/first-run",
         "docs/reading-the-page",
         "docs/benchmark",
+        "docs/compare",
         "docs/ci",
         "docs/lock",
         "docs/nsight",

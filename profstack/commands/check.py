@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from profstack.commands.lock import Counter, add_options, lock_path, read_arguments
@@ -15,8 +18,9 @@ from profstack.lock import lockfile, text
 from profstack.lock.differences import Comparison, Difference, compare
 from profstack.lock.facts import CountedRun, Facts, read_facts
 from profstack.lock.lockfile import Lock
-from profstack.lock.meaning import explain
+from profstack.lock.meaning import Cause, explain
 from profstack.lock.places import Sources
+from profstack.report.annotations import command as annotation
 
 HELP = "Compare the exact numbers of a script's step with its lock."
 RAW = True
@@ -26,6 +30,9 @@ exit code: 0 where the step does what the lock says, 1 where it differs, 2 for a
 To accept a wanted change, lock again: profstack lock script.py
 """
 
+# GitHub shows no more of a kind and step.
+_MOST_ANNOTATIONS = 10
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the options of `profstack check`, which come before the target."""
@@ -33,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     result.epilog = _EPILOG
     result.usage = "profstack check [options] script.py [arguments]"
     add_options(result)
+    words = "show causes beside the code (default: github where GITHUB_ACTIONS is true)"
+    result.add_argument("--annotations", choices=("github", "none"), help=words)
     result.add_argument("--all", action="store_true", help="show every fact that differs")
     return result
 
@@ -55,7 +64,7 @@ def main(argv: list[str]) -> int:
             if not options.quiet:
                 print(f"{target.program} does what {path} says: {comparison.compared} facts agree")
             return 0
-        _print(comparison, lock, now, run, path, target, whole=options.all)
+        _Check(comparison, lock, now, run, target, path).show(options)
     return 1
 
 
@@ -96,19 +105,44 @@ def _again(lock: Lock, now: Facts, counter: Counter, first: Comparison) -> Compa
     return Comparison(agreed, first.compared, notes)
 
 
-def _print(
-    comparison: Comparison,
-    lock: Lock,
-    now: Facts,
-    run: CountedRun,
-    path: Path,
-    target: Target,
-    *,
-    whole: bool,
-) -> None:
-    causes, left = explain(comparison.differences, lock.facts, now, run, Sources(run, path))
-    said = text.answer(target.program, str(path), comparison, causes, left, whole=whole)
-    # Names of modules and functions are the script's, and may hold anything.
-    print("".join(each if each.isprintable() or each == "\n" else "?" for each in said))
-    again = ["profstack", "lock", *([] if path.name == lockfile.FILE else ["-o", str(path)])]
-    print(f"\nIf this is meant, write the lock again: {shlex.join([*again, *target.arguments])}")
+@dataclass
+class _Check:
+    """A check that found differences: the lock, and what the run gave."""
+
+    comparison: Comparison
+    lock: Lock
+    now: Facts
+    run: CountedRun
+    target: Target
+    path: Path
+
+    def show(self, options: argparse.Namespace) -> None:
+        """Print what differs, and what it means."""
+        sources = Sources(self.run, self.path)
+        differences = self.comparison.differences
+        causes, left = explain(differences, self.lock.facts, self.now, self.run, sources)
+        program = self.target.program
+        said = text.answer(
+            program, str(self.path), self.comparison, causes, left, whole=options.all
+        )
+        # Names of modules and functions are the script's, and may hold anything.
+        print("".join(each if each.isprintable() or each == "\n" else "?" for each in said))
+        chosen = [] if options.output is None else ["-o", options.output]
+        command = shlex.join(["profstack", "lock", *chosen, *self.target.arguments])
+        print(f"\nIf this is meant, write the lock again: {command}")
+        on_github = "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "none"
+        if (options.annotations or on_github) == "github":
+            self._annotate(causes)
+
+    def _annotate(self, causes: Sequence[Cause]) -> None:
+        """Print causes as annotations of GitHub Actions: its runner shows them beside the code."""
+        top = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+        for cause in causes[:_MOST_ANNOTATIONS]:
+            place = cause.places[0] if cause.places else None
+            file, line = None, None
+            if place is not None:
+                whole = os.path.join(self.run.root, place.file)
+                file, line = os.path.relpath(whole, os.path.realpath(top)), place.line
+            title = f"profstack: {self.target.program} does other work than its lock says"
+            # The runner reads both streams.
+            tell(annotation("error", cause.text, title, file, line))

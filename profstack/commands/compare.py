@@ -214,6 +214,11 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     folders = [folder for path in paths for folder in _recordings(path)]
     folders = list(dict.fromkeys(folders))
     reports = [files.load(folder) for folder in folders]
+    scripts = list(dict.fromkeys(str(report["script"]) for report in reports))
+    if len(scripts) > 1:
+        what = f"recordings of {len(scripts)} programs: {', '.join(scripts)}"
+        next_step = "a side is one program; name its recordings one by one, or a pattern"
+        raise RecordingError(what, where=", ".join(paths), next_step=next_step)
     names = [str(folder) for folder in folders]
     return Side(label or ", ".join(str(path) for path in paths), reports, names)
 

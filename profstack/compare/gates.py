@@ -261,16 +261,16 @@ def _words(
     value, low, high = interval
     show = _SHOWN[rule.kind]
     before, after = show(change["before"]), show(change["after"])
+    said = f"{before} -> {after}"
     if rule.measure == "ratio":
-        said = f"{100 * value:+.1f} %"
-        if low != high:
-            said += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+        said += f", {100 * value:+.1f} %"
+        ends = f"{100 * low:+.1f} to {100 * high:+.1f}"
     else:
-        said = _signed(rule, show, value)
-        if low != high:
-            said += f" ({_signed(rule, show, low)} to {_signed(rule, show, high)})"
+        said += f", {_signed(rule, show, value)}" if rule.measure == "difference" else ""
+        ends = f"{_signed(rule, show, low)} to {_signed(rule, show, high)}"
+    said += f" ({ends})" if low != high else ""
     state = {"kept": "not", "broken": "it is", "unclear": "too near to tell whether it is"}[result]
-    return f"{before} -> {after}, {said}: {state} {rule.meaning()}"
+    return f"{said}: {state} {rule.meaning()}"
 
 
 def _signed(rule: Rule, show: Callable[[float | None], str], value: float) -> str:

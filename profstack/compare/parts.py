@@ -15,6 +15,9 @@ from profstack.stats.processes import weights
 from profstack.stats.summary import FloatArray
 from profstack.storage.schema.comparison import Bar, PartChange
 
+# Differences below this share of the whole are no news, however exactly they are known.
+_LEAST = 0.002
+
 
 @dataclass(frozen=True)
 class Totals:
@@ -47,7 +50,7 @@ def totals(of: Bar, before: Side, after: Side, noise: Noise, places: Places) -> 
     for at, name in enumerate(names):
         was, now = means[0][at], means[1][at]
         difference = now - was
-        beyond = bool(abs(difference) > reach[at])
+        beyond = bool(abs(difference) > max(float(reach[at]), _LEAST * whole))
         find = places.of_step if of == "step" else places.of_run
         place = find(name, difference) if beyond else NOTHING
         parts.append(

@@ -23,6 +23,8 @@ _WAITS = ("data wait", "making the batch", "before the model's first call")
 _MODEL = ("forward", "backward")
 # Files of torch's whose functions call a DataLoader's own code, and a model's.
 _CALLERS = ("torch/utils/data/", "torch/nn/modules/module.py")
+# Parts of the run in which most functions are new to the watch by chance.
+_STARTING = ("start-up and imports", "model and data set-up", "first step and compilation")
 # A function or line explains a part from this share of its difference on.
 _EXPLAINS = 0.3
 # One of several functions that call each other is the place: the innermost with nearly all of it.
@@ -260,8 +262,28 @@ class Places:
         change, which, (file, line, name) = max(changes, default=(0.0, 1, ("", 0, None)))
         if change < _EXPLAINS * abs(difference_s):
             return NOTHING
+        if name is None and sign > 0 and part not in _STARTING:
+            caller = self._new_around(file)
+            if caller is not None:
+                return caller
         span = self.graphs[which].span_around((file, line))
         return Found(file, line, name or (span.qualified if span else None))
+
+    def _new_around(self, file: str) -> Found | None:
+        """Return the function of a file that the watch saw most of, of those that are new to it.
+
+        A line deep in the model says little of what called it.
+        """
+        names = {row["name"] for row in self._sides[0].first["tables"]["watch"]}
+        new = [
+            row
+            for row in self._sides[1].first["tables"]["watch"]
+            if row["file"] == file and row["name"] not in names and row["name"][0] != "<"
+        ]
+        best = max(new, key=lambda row: row["samples"] or 0.0, default=None)
+        if best is None or best["line"] is None:
+            return None
+        return Found(file, best["line"], f"{best['name']}, new")
 
 
 def _optimizer_words(before: OptimizerFacts, after: OptimizerFacts) -> str | None:

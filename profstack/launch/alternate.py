@@ -219,11 +219,11 @@ class Alternation:
         """Run one process of a side, and keep its figures."""
         program, done = self._programs[side], self.outcome.recordings[side]
         name = f"{SIDES[side]}-{len(done) + 1:04d}"
-        recording = (self.outcome.folder / name).resolve()
+        recording = self.outcome.folder / name
         log = (self.outcome.folder / "logs" / f"{name}.log").resolve()
         program.prepare()
         begun = time.monotonic()
-        code = _execute(program, program.command(recording, _LIGHT if done else ()), log)
+        code = _execute(program, program.command(recording.resolve(), _LIGHT if done else ()), log)
         if code:
             raise _failure(SIDES[side], program, code, log)
         report = load(recording)

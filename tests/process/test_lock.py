@@ -54,10 +54,11 @@ def test_a_check_is_equal_and_names_a_changed_line(tmp_path):
     equal = profstack(tmp_path, "check", "train.py")
     assert (equal.returncode, "facts agree" in equal.stdout) == (0, True)
     script.write_text(SCRIPT.replace("optimizer.step()", "optimizer.step(); loss.item()"))
-    differs = profstack(tmp_path, "check", "train.py")
+    differs = profstack(tmp_path, "check", "--annotations", "github", "train.py")
     line = 1 + script.read_text().splitlines().index("    optimizer.step(); loss.item()")
     assert differs.returncode == 1
     assert f"1 more synchronisation a step on an accelerator, train.py:{line}" in differs.stdout
+    assert f"::error file=train.py,line={line},title=profstack%3A train.py" in differs.stderr
     other = tmp_path / "other.py"
     other.write_text(SCRIPT)
     refused = profstack(tmp_path, "lock", "other.py")

@@ -106,7 +106,10 @@ def test_noise_breaks_no_rule_and_keeps_none():
     change = judged("step > 5%", report(1.1), reach=reach)["change"]
     assert change["low"] == pytest.approx(0.01 * (1.1 * math.exp(-reach) - 1.0))
     assert change["high"] == pytest.approx(0.01 * (1.1 * math.exp(reach) - 1.0))
-    assert change["beyond_noise"] is True
+    changes = [
+        judged("step > 5%", report(each), reach=reach)["change"] for each in (1.1, 0.9, 1.01)
+    ]
+    assert [each["beyond_noise"] for each in changes] == [True, True, False]
     for scale, result in ((0.92, "broken"), (0.94, "unclear"), (0.98, "kept")):
         rule = "throughput < 5%"
         assert judged(rule, report(rate=3200 * scale), reach=reach)["result"] == result

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from profstack.errors import TargetError, UsageError
+from profstack.launch import worktrees
 from profstack.launch.target import Target
 from profstack.launch.worktrees import Repository, Worktrees
 
@@ -90,6 +91,9 @@ def test_imports_lead_into_the_tree_and_packages_of_the_environment_stay(checkou
     with made(checkout, "v1", "HEAD") as trees:
         found = trees.environment()["PYTHONPATH"].split(os.pathsep)
         tree = trees.tree
+        # The profstack that measures is the same on both sides.
+        monkeypatch.setattr(worktrees, "_PACKAGE", checkout / "src" / "profstack")
+        assert str(tree / "src") not in trees.environment()["PYTHONPATH"]
     assert found == [str(tree / "src"), "/lib", str(tree), "src"]
 
 

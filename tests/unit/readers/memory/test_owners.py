@@ -61,6 +61,12 @@ def test_a_training_step_to_the_byte():
     sizes = [row[-1] for row in held]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == sum(figures[1] for figures in owners(taken).values())
+    rows = taken.captured.frames["allocations"]
+    given = {taken.path(row["module_id"]): row["bytes"] for row in rows}
+    # Its output, and the gradient of its input.
+    assert (given["Net.act"], given["(wait)"]) == (2 * WIDE, INPUT)
+    assert {row["device"] for row in rows} == {"cpu"}
+    assert next(row["blocks"] for row in rows if taken.path(row["module_id"]) == "Net.act") == 2
     assert peaks(taken) == {
         "Net": 2 * WIDE,
         "Net.a": WIDE,

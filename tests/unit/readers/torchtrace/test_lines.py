@@ -290,5 +290,12 @@ def test_operators_are_on_the_lines_that_call_them(monkeypatch):
     parts = {(seen.path(row["module_id"]), row["line"]): row for row in table}
     assert parts["Net", at["child"]]["operator_s"] == parts["Net.linear", at["child"]]["calls"] == 0
     assert parts["Net.linear", at["child"]]["operator_s"] > 0
+    # Only operators inside no other one, and none of the backward pass.
+    table = seen.captured.frames["line_operators"]
+    found = {(row["line"], row["operator"]): row for row in table if row["file"] == FILE}
+    linear = found[at["child"], "aten::linear"]
+    assert (seen.path(linear["module_id"]), linear["calls"]) == ("Net.linear", 6)
+    assert (found[at["neg"], "aten::neg"]["calls"], (at["child"], "aten::addmm") in found) == (3, 0)
+    assert not any(line in (at["backward"], at["in-backward"]) for line, _ in found)
     for owner in ("Net", "Net.linear", "(gradient accumulation)"):
         assert parts[owner, at["backward"]]["backward_s"] > 0

@@ -1,0 +1,219 @@
+"""Comparisons of made-up recordings: the answer, its interval, parts that add up, and places."""
+
+import copy
+import math
+import random
+import re
+import statistics
+
+import pytest
+
+from profstack.compare.comparison import compare
+from profstack.compare.noise import remember_spread
+from profstack.compare.sides import Side
+from profstack.report import files, terminal_compare
+from profstack.stats.processes import student_quantile
+from tests.support.reports import build, completed, row
+
+PARTS = {"data wait": 0.7e-3, "forward": 1.1e-3, "backward": 0.83e-3, "optimizer": 0.29e-3}
+RUN = {"start-up and imports": 3.1, "steps": 5.3, "other": 0.4, "profstack": 2.2}
+TEXT = "def train():\n    batch = load()\n    batch = batch.sort()\n    evaluate()\n"
+_MADE = completed(build(), files.schema())
+
+
+@pytest.fixture(autouse=True)
+def _no_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def recording(scale=1.0, *, parts=PARTS, run=RUN, number=0, **changed):
+    """A report whose step and run have these parts, all of them multiplied by `scale`."""
+    report = copy.copy(_MADE)
+    step_s = scale * sum(parts.values())
+    bars = [{"name": name, "seconds": scale * seconds, "share": 0.1, "link": None, "is": "clean"}
+            for name, seconds in parts.items()]  # fmt: skip
+    runs = [{"part": name, "wall_s": seconds * (scale if name == "steps" else 1.0), "share": None,
+             "by": "clock", "file": "/a/train.py", "line": 4, "name": name, "functions": []}
+            for name, seconds in run.items()]  # fmt: skip
+    report["benchmark"] = {**report["benchmark"], "median_s": step_s,
+        "ci95_low_s": 0.995 * step_s, "ci95_high_s": 1.005 * step_s, "n": 90}  # fmt: skip
+    report["step_bar"] = {"median_s": step_s, "time_line": "host", "parts": bars, "reason": None}
+    report["run"] = {**report["run"], "id": f"run-{number}"}
+    return {**report, "run_bar": runs, "sources": [{"file": "/a/train.py", "text": TEXT}],
+            **changed}  # fmt: skip
+
+
+def side(label, *scales, **how):
+    reports = [recording(scale, number=f"{label}{at}", **how) for at, scale in enumerate(scales)]
+    return Side(label, reports)
+
+
+def noisy(rng, scale, count, spread=0.015):
+    return [scale * rng.lognormvariate(0, spread) for _ in range(count)]
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (3, 2), (7, 5)])
+def test_parts_add_up_to_the_last_digit_also_as_they_are_printed(counts):
+    rng = random.Random(sum(counts))
+    sides = []
+    for label, count in zip("ab", counts, strict=True):
+        reports = [recording(parts={name: value * rng.uniform(0.5, 1.5) for name, value in
+                                    PARTS.items()}) for _ in range(count)]  # fmt: skip
+        sides.append(Side(label, reports))
+    sides[1].reports[0]["step_bar"]["parts"][0]["name"] = "making the batch"
+    found = compare(*sides)
+    step = found["answers"][0]
+    parts = [part for part in found["parts"] if part["of"] == "step"]
+    assert sum(part["before_s"] for part in parts) == step["before_s"]
+    assert sum(part["after_s"] for part in parts) == step["after_s"]
+    assert sum(part["difference_s"] for part in parts) == step["after_s"] - step["before_s"]
+    shown = r"[* ] (data|making|forward|backward|optimizer|together)"
+    lines = terminal_compare.text(found).splitlines()
+    rows = [line[2:].rsplit(maxsplit=3) for line in lines if re.match(shown, line)]
+    for column in (1, 2, 3):
+        figures = [round(1e4 * float(re.sub(r" .*", "", cells[column]))) for cells in rows[:6]]
+        assert sum(figures[:-1]) == figures[-1], rows
+
+
+def test_a_slow_down_of_a_twentieth_is_told_with_its_size_and_its_part():
+    rng, told, inside = random.Random(5), 0, 0
+    for _ in range(20):
+        found = compare(side("a", *noisy(rng, 1, 5)), side("b", *noisy(rng, 1.05, 5)))["verdict"]
+        told += found["slug"] == "slower"
+        inside += found["ci95_low"] <= 1.05 <= found["ci95_high"]
+        assert (found["figure"], found["spread"]) == ("step", "between processes")
+    assert (told >= 18, inside >= 18) == (True, True)
+
+
+def test_equal_sides_are_seldom_told_apart_and_have_no_part_beyond_noise():
+    rng, told, parts = random.Random(9), 0, 0
+    for _ in range(40):
+        found = compare(side("a", *noisy(rng, 1, 4)), side("b", *noisy(rng, 1, 4)))
+        told += found["verdict"]["slug"] in ("faster", "slower")
+        parts += any(part["beyond_noise"] for part in found["parts"])
+    assert (told <= 5, parts <= 5) == (True, True)
+
+
+@pytest.mark.parametrize(("scale", "slug"), [(1.1, "unclear"), (0.9, "unclear"), (1.6, "slower")])
+def test_single_recordings_on_an_unknown_machine_tell_only_what_no_machine_differs_by(scale, slug):
+    verdict = compare(side("a", 1.0), side("b", scale))["verdict"]
+    assert (verdict["slug"], verdict["spread"]) == (slug, "assumed")
+    # Student's factor at six degrees of freedom, 5 % a process.
+    assert verdict["floor"] == pytest.approx(0.191, abs=0.01)
+    assert ("19 %" in verdict["sentence"]) == (slug == "unclear")
+
+
+def test_the_spread_of_earlier_comparisons_serves_single_recordings():
+    rng = random.Random(2)
+    remember_spread([side("x", *noisy(rng, 1, 6, 0.01)), side("y", *noisy(rng, 1, 6, 0.01))])
+    verdict = compare(side("a", 1.0), side("b", 1.1))["verdict"]
+    assert (verdict["slug"], verdict["spread"]) == ("slower", "this machine")
+    assert 0.01 < verdict["floor"] < 0.06
+    other = [{**each, "environment": {**each["environment"], "cpu": "another"}}
+             for each in side("a", 1.0).reports]  # fmt: skip
+    assert compare(Side("a", other), side("b", 1.1))["verdict"]["spread"] == "assumed"
+
+
+def test_the_spread_of_the_other_side_serves_a_single_recording():
+    scales = (0.97, 1.0, 1.03, 1.01)
+    verdict = compare(side("a", *scales), side("b", 1.12))["verdict"]
+    logs = [math.log(scale) for scale in scales]
+    # The medians' own intervals of 1 % from end to end count, too.
+    deviation = math.hypot(statistics.stdev(logs), 0.0025)
+    reach = student_quantile(0.95, 3) * deviation * (1 + 1 / 4) ** 0.5
+    assert verdict["floor"] == pytest.approx(math.expm1(reach), rel=1e-6)
+    assert (verdict["slug"], verdict["spread"]) == ("slower", "between processes")
+
+
+def test_waiting_for_a_core_widens_the_interval_and_is_said():
+    busy = {**_MADE["processes"], "step_s": 0.003, "no_core_s": 0.0006}
+    calm, loud = (
+        compare(side("a", 1.0), side("b", 1.0, **how)) for how in ({}, {"processes": busy})
+    )
+    assert loud["verdict"]["floor"] > 1.5 * calm["verdict"]["floor"]
+    assert [each["slug"] for each in loud["inequalities"]] == ["disturbed"]
+    assert calm["inequalities"] == []
+
+
+def test_a_change_of_the_run_alone_is_the_answer():
+    rng = random.Random(3)
+    after = side("b", *noisy(rng, 1, 3, 0.004), run={**RUN, "evaluation": 2.5})
+    verdict = compare(side("a", *noisy(rng, 1, 3, 0.004)), after)["verdict"]
+    assert (verdict["figure"], verdict["slug"]) == ("run", "slower")
+    assert verdict["sentence"].startswith("run 8.8 -> 11.3 s (+28 %")
+    assert "evaluation +2.5" in verdict["sentence"]
+    assert "train.py:4" in verdict["sentence"]
+    assert "the step is the same (2.9" in verdict["sentence"]
+
+
+def test_the_first_line_names_part_and_line_and_gives_the_rest():
+    def lines(seconds):
+        same = {"file": "/a/train.py", "own": True, "operator_s": 0.0}
+        rows = [row("lines", line=2, python_s=1e-4, **same),
+                row("lines", line=3, python_s=seconds, **same)]  # fmt: skip
+        return {"tables": {**_MADE["tables"], "lines": rows, "module_lines": []}}
+
+    slow = {**PARTS, "data wait": 2.2e-3}
+    scales = (0.999, 1.0, 1.001)
+    before = side("a", *scales, **lines(1e-4))
+    after = side("b", *scales, parts=slow, **lines(1.7e-3))
+    sentence = compare(before, after)["verdict"]["sentence"]
+    assert sentence.startswith("step 2.92 -> 4.42 ms (+51 %")
+    assert sentence.endswith(": data wait +1.50 (train.py:3)")
+
+
+@pytest.mark.parametrize(("part", "changed", "slug", "severity"), [
+    ("environment", {"torch_threads": 4}, "threads", "high"),
+    ("environment", {"commit": "77aa"}, "commit", "low"),
+    ("step", {"batch_size": 128}, "batch-size", "high"),
+    ("step", {"count": 17}, "steps", "low"),
+    (None, {"argv": ["train.py", "--fast"]}, "argv", "high"),
+    ("launching", {"operators": 900.0}, "operators", "low"),
+])  # fmt: skip
+def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
+    known = {"environment": {"torch_threads": 2}, "launching": {"operators": 500.0}}
+    base = {name: {**_MADE[name], **known.get(name, {})} for name in ("environment", "launching")}
+    new = changed if part is None else {part: {**base.get(part, _MADE[part or ""]), **changed}}
+    found = compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **new}))["inequalities"]
+    assert [(each["slug"], each["severity"]) for each in found] == [(slug, severity)]
+    assert found[0]["before"] != found[0]["after"]
+
+
+def test_rows_without_a_partner_are_listed_and_the_largest_difference_is_first():
+    def tables(*functions):
+        same = {"phase": "step", "file": "/x/site-packages/lib.py", "own": False}
+        names = ("line", "name", "calls", "calibrated_s")
+        rows = [row("functions", **dict(zip(names, each, strict=True)), **same)
+                for each in functions]  # fmt: skip
+        return {"tables": {**_MADE["tables"], "functions": rows}}
+
+    before = tables((1, "kept", 2.0, 4e-4), (9, "old", 1.0, 1e-9), (20, "even", 1.0, 3e-4))
+    after = tables((3, "kept", 5.0, 9e-4), (30, "fresh", 3.0, 2e-9), (21, "even", 1.0, 3e-4))
+    found = compare(side("a", 1.0, **before), side("b", 1.0, **after))["tables"]
+    table = next(each for each in found if each["name"] == "functions")
+    rows = {each["key"]: each for each in table["rows"]}
+    assert [each["key"] for each in table["rows"]] == ["kept", "fresh", "old"]
+    assert {key: each["status"] for key, each in rows.items()} == {
+        "kept": "moved", "old": "gone", "fresh": "new"}  # fmt: skip
+    assert (rows["kept"]["calls_before"], rows["kept"]["calls_after"]) == (2.0, 5.0)
+    assert rows["kept"]["change"]["difference"] == pytest.approx(5e-4)
+    assert table["left_out"] == 1
+
+
+def test_findings_of_one_side_alone_are_told_by_rule_and_function():
+    def finding(slug, line):
+        return {**completed({}, {}), "slug": slug, "title": slug, "module": None,
+                "file": "/a/train.py", "line": line}  # fmt: skip
+
+    before = side("a", 1.0, findings=[finding("slow", 2), finding("gone", 3)], warnings=[])
+    after = side("b", 1.0, findings=[finding("slow", 3), finding("new", 3)], warnings=[])
+    found = compare(before, after)["findings"]
+    assert [(each["status"], each["slug"]) for each in found] == [("gone", "gone"), ("new", "new")]
+
+
+def test_nothing_to_compare_is_unclear_with_a_reason():
+    none = {"benchmark": {**_MADE["benchmark"], "median_s": None}, "run_bar": []}
+    reports = [{**recording(), **none} for _ in range(2)]
+    verdict = compare(Side("a", reports[:1]), Side("b", reports[1:]))["verdict"]
+    assert (verdict["slug"], verdict["figure"], verdict["ratio"]) == ("unclear", "none", None)
+    assert verdict["reason"]
