@@ -174,7 +174,8 @@ def repeat(folder: Path, programs: Sequence[str], locks: int, runs: int) -> bool
         common = max(set(texts), key=texts.count)
         equal = texts.count(common) if common else 0
         lines = common.splitlines()
-        unstable = lines[lines.index("[unstable]") + 1 :] if "[unstable]" in lines else []
+        left_out = next((at for at, line in enumerate(lines) if "[unstable." in line), len(lines))
+        unstable = [line for line in lines[left_out:] if " = " in line]
         facts = sum(" = " in line for line in lines) - len(unstable)
         each_s = (time.perf_counter() - begun) / locks
         rows.append(equal == locks)

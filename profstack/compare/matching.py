@@ -25,6 +25,8 @@ Key = TypeVar("Key", bound=Hashable)
 _LONGEST_TEXT = 20_000
 # Functions whose texts are compared with one another, on each side.
 _MOST_COMPARED = 200
+# Files of another name that are compared with one another, on each side.
+_MOST_FILES = 20
 # Texts that agree by this share are one function that was changed.
 _ALIKE = 0.6
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -94,8 +96,13 @@ def match_modules(before: Sequence[ModuleRow], after: Sequence[ModuleRow]) -> di
     whole subtrees that are alike; then what a model is wrapped in is taken off.
     """
     was, now = _tree(before), _tree(after)
-    found: dict[str, str] = {}
-    taken: set[str] = set()
+    same = [
+        path
+        for path in was
+        if path in now and (path.startswith("(") or was[path].type == now[path].type)
+    ]
+    found = {path: path for path in same}
+    taken = set(same)
 
     def take(one: _Node, other: _Node) -> None:
         stack = [(one, other)]
@@ -107,11 +114,7 @@ def match_modules(before: Sequence[ModuleRow], after: Sequence[ModuleRow]) -> di
             taken.add(second.path)
             stack += _children(first, second)
 
-    for path in was.keys() & now.keys():
-        if was[path].type == now[path].type or path.startswith("("):
-            found[path] = path
-            taken.add(path)
-    for path in list(found):
+    for path in same:
         for one, other in _children(was[path], now[path]):
             take(one, other)
 
@@ -216,18 +219,17 @@ class Sources:
     def files(self) -> dict[str, str]:
         """File on the second side of each of the user's own files of the first."""
         pairs: dict[str, str] = {}
-        before, after = (sorted(files) for files in self._own)
+        left, free = (sorted(files) for files in self._own)
         for depth in (None, 3, 2, 1):
-            left = [file for file in before if file not in pairs]
-            free = [file for file in after if file not in set(pairs.values())]
-            pairs.update(pair_up(left, free, partial(_tail, depth))[0])
+            found, left, free = pair_up(left, free, partial(_tail, depth))
+            pairs.update(found)
         # A renamed file: the one whose text is most alike.
-        for file in [file for file in before if file not in pairs and file in self._texts[0]]:
-            free = [each for each in after if each not in set(pairs.values())]
-            texts = [(self._alike(file, each), each) for each in free if each in self._texts[1]]
-            best = max(texts, default=(0.0, ""))
-            if best[0] >= _ALIKE:
-                pairs[file] = best[1]
+        free = [file for file in free if file in self._texts[1]][:_MOST_FILES]
+        for file in [file for file in left if file in self._texts[0]][:_MOST_FILES]:
+            score, best = max(((self._alike(file, each), each) for each in free), default=(0.0, ""))
+            if score >= _ALIKE:
+                pairs[file] = best
+                free.remove(best)
         return pairs
 
     def _alike(self, before: str, after: str) -> float:

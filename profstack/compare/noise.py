@@ -19,7 +19,14 @@ import numpy as np
 
 from profstack.cache import keep_cached, read_cached
 from profstack.compare.sides import Side
-from profstack.stats.processes import Means, Prior, difference_reach, means, weights
+from profstack.stats.processes import (
+    Means,
+    Prior,
+    difference_reach,
+    means,
+    student_quantile,
+    weights,
+)
 from profstack.stats.summary import FloatArray
 from profstack.storage.schema.comparison import Bar, SpreadSource
 from profstack.storage.schema.report import Report
@@ -30,6 +37,9 @@ CONFIDENCE = 0.95
 ASSUMED = Prior(0.05, 3.0)
 # The spread of another program is no more than this many processes' worth of knowledge.
 _OTHER_PROGRAM = 4.0
+# That of the same program on another day.
+_SAME_PROGRAM = 12.0
+_ASSUMED_WEIGHT = 0.3
 # A part of a step, or a row of a table, differs more than the whole: by this share of itself, and
 # by this share of the whole, since calibration moves time from one part to another.
 _OF_ITSELF, _OF_THE_WHOLE = 0.1, 0.015
@@ -92,11 +102,20 @@ class Noise:
             return None
         prior = Prior(0.0, 0.0)
         if min(map(len, sides)) == 1:
-            deviation = float(self.known.prior.deviation) * (_RUN_FACTOR if of == "run" else 1.0)
-            inside = self._inside() if of == "step" else 0.0
-            prior = Prior(math.hypot(deviation, inside, self.disturbed), self.known.prior.freedom)
+            factor = _RUN_FACTOR if of == "run" else 1.0
+            deviation = self._of_whole(factor, self._inside() if of == "step" else 0.0)
+            freedom = self.known.prior.freedom
+            if self.known.source == "between processes":
+                # One spread for both sides, known from one of them: Student's pooled interval.
+                rate = sum(float(np.square(weights(totals)).sum()) for totals in sides)
+                return student_quantile(self.confidence, freedom) * deviation * math.sqrt(rate)
+            prior = Prior(deviation, freedom)
         both = [means(np.log(np.asarray([totals])), weights(totals), prior) for totals in sides]
         return float(difference_reach(both[0], both[1], self.confidence)[0])
+
+    def _of_whole(self, factor: float = 1.0, inside: float = 0.0) -> float:
+        """Return the relative standard deviation of a single recording's step or run."""
+        return math.hypot(float(self.known.prior.deviation) * factor, inside, self.disturbed)
 
     def _inside(self) -> float:
         """Return the relative standard deviation of a median by the steps of its own process."""
@@ -118,23 +137,30 @@ class Noise:
         whole: float,
         *,
         exact: bool = False,
+        wholes: bool = False,
         families: int = 1,
         kept: tuple[FloatArray, FloatArray] | None = None,
     ) -> tuple[Means, Means, FloatArray]:
         """Return both means and the reach of the difference of each row, one column a recording.
 
         `whole` is the step or the run that rows are parts of; `exact` figures, such as counts, have
-        no spread but that which is seen. With `families` rows the intervals hold for all together.
+        no spread but that which is seen, and `wholes` that of a step. With `families` rows the
+        intervals hold for all together.
         """
         both = []
         single = min(before.shape[1], after.shape[1]) == 1
         kept = kept or (self.before.kept, self.after.kept)
         for values, weight in zip((before, after), kept, strict=True):
             used = weight if weight.size == values.shape[1] else weights([1.0] * values.shape[1])
-            prior = self._row_prior(values, whole) if single and not exact else Prior(0.0, 0.0)
+            prior = Prior(0.0, 0.0)
             if single and exact:
                 # Nothing is known of its spread; it has none as a rule.
                 prior = Prior(np.zeros(len(values)), 1e6)
+            elif single and wholes:
+                deviation = self._of_whole() * values.mean(axis=1)
+                prior = Prior(deviation, self.known.prior.freedom)
+            elif single:
+                prior = self._row_prior(values, whole)
             both.append(means(values, used, prior))
         confidence = 1.0 - (1.0 - self.confidence) / max(families, 1)
         return both[0], both[1], difference_reach(both[0], both[1], confidence)
@@ -188,12 +214,15 @@ def stored_spread(report: Report) -> Known | None:
     deviations = np.array([float(cast(float, row["deviation"])) for row in rows])
     if not (np.isfinite(deviations).all() and (freedoms > 0).all()):
         return None
-    pooled = float(np.sqrt((freedoms * deviations**2).sum() / freedoms.sum()))
+    # A machine is not always as it was: what is assumed of any machine counts a little, too.
+    freedom = float(freedoms.sum())
+    sums = float((freedoms * deviations**2).sum()) + _ASSUMED_WEIGHT * float(ASSUMED.deviation) ** 2
+    pooled = math.sqrt(sums / (freedom + _ASSUMED_WEIGHT))
     if same:
-        return Known(Prior(pooled, float(freedoms.sum())), "this machine")
+        return Known(Prior(pooled, min(freedom, _SAME_PROGRAM)), "this machine")
     # Programs differ: the larger of the usual and the upper quarter.
     wide = max(pooled, float(np.quantile(deviations, 0.75)))
-    return Known(Prior(wide, min(float(freedoms.sum()), _OTHER_PROGRAM)), "this machine")
+    return Known(Prior(wide, min(freedom, _OTHER_PROGRAM)), "this machine")
 
 
 def remember_spread(sides: Sequence[Side]) -> None:

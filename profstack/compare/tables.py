@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -75,6 +76,7 @@ class _Kind:
     read: Callable[[Report], Iterable[_Item]]
     match: Callable[[Rows, Rows], list[tuple[Hashable, Hashable]]]
     exact: bool = False
+    wholes: bool = False
     reason: str = "neither side recorded any"
 
 
@@ -140,10 +142,13 @@ def _rows(
     ]
     was_values, now_values = (np.nan_to_num(side) for side in sides)
     part_of = whole if kind.unit == "s" else 0.0
-    first, second, reach = noise.reaches(was_values, now_values, part_of, exact=kind.exact)
+    reaches = partial(
+        noise.reaches, was_values, now_values, part_of, exact=kind.exact, wholes=kind.wholes
+    )
+    first, second, reach = reaches()
     # The rows of a table are judged together: with many of them some differ by chance.
     families = min(len(pairs), _MOST_JUDGED)
-    joint = noise.reaches(was_values, now_values, part_of, exact=kind.exact, families=families)[2]
+    joint = reaches(families=families)[2]
     known = [np.any(~np.isnan(side), axis=1).tolist() for side in sides]
     found: list[TableRow] = []
     for at, (one, other) in enumerate(pairs):
@@ -234,8 +239,8 @@ def _kinds(places: Places) -> list[_Kind]:
         return [(key, place) for key, place in found if place is not None and place in now]
 
     return [
-        _Kind("times", "Times", "s", _times, _by_key),
-        _Kind("throughput", "Throughput", "items/s", _throughput, _by_key),
+        _Kind("times", "Times", "s", _times, _by_key, wholes=True),
+        _Kind("throughput", "Throughput", "items/s", _throughput, _by_key, wholes=True),
         _Kind("modules", "Modules, own time", "s", _modules, modules),
         _Kind("operators", "Operators", "s", _operators, _operator_pairs),
         _Kind("operator_calls", "Calls of operators", "count", _operator_calls, _operator_pairs,
@@ -406,3 +411,7 @@ def _start_up(report: Report) -> Iterable[_Item]:
     for part in run_rows(report):
         if part["part"] in _STARTING:
             yield part["part"], part["wall_s"], None, part["part"], None, None
+            for each in part["functions"]:
+                name = f"{each['name'] or 'the script'} in {part['part']}"
+                key = part["part"], each["file"].rpartition("/")[2], each["name"] or each["line"]
+                yield key, each["wall_s"], None, name, each["file"], each["line"]

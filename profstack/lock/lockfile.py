@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from profstack.errors import RecordingError
-from profstack.lock.facts import COMPILE, MEMORY, MODULE, SECTIONS, STEP, Facts, Key, Value
+from profstack.lock.facts import COMPILE, MEMORY, MODULE, SECTIONS, Facts, Key
 
 VERSION: Final = 1
 FILE = "profstack.lock"
@@ -58,26 +58,27 @@ def text_of(lock: Lock) -> str:
         f"[{_MADE}]",
         *(f"{_name(name)} = {_entry(value)}" for name, value in lock.made.items()),
     ]
+    lines += _tables(lock.facts)
+    if lock.unstable:
+        lines += ["", "# Not compared: these differed between runs of the same code."]
+        lines += _tables({**lock.unstable}, f"{_UNSTABLE}.")
+    return "\n".join(lines) + "\n"
+
+
+def _tables(facts: Facts, before: str = "") -> Iterator[str]:
+    """Yield the lines of all tables; `before` is the beginning of their names."""
     tables: dict[str, dict[str, Facts]] = defaultdict(lambda: defaultdict(dict))
-    for key, value in lock.facts.items():
+    for key, value in facts.items():
         tables[key.section][key.of][key] = value
     for section in SECTIONS:
         bodies = {of: _body(facts) for of, facts in tables[section].items()}
-        if section == MODULE:
-            bodies = {of: lines for of, lines in bodies.items() if lines}
+        if section == MODULE and not before:
             for is_folded, of, body in _folded(bodies):
-                lines += ["", f"[{_FOLDED if is_folded else MODULE}.{_quoted(of)}]", *body]
+                yield from ("", f"[{_FOLDED if is_folded else MODULE}.{_quoted(of)}]", *body)
             continue
         for of in sorted(bodies, key=natural):
             head = f"{section}.{_quoted(of)}" if section in _WITH_NAMES else section
-            lines += ["", f"[{head}]", *bodies[of]]
-    if lock.unstable:
-        lines += ["", "# Not compared: these differed between runs of the same code."]
-        lines += [f"[{_UNSTABLE}]"]
-        for key in sorted(lock.unstable, key=_order):
-            place = json.dumps([key.section, key.of, key.name], ensure_ascii=True)
-            lines.append(f"{_quoted(place)} = {_quoted(lock.unstable[key])}")
-    return "\n".join(lines) + "\n"
+            yield from ("", f"[{before}{head}]", *bodies[of])
 
 
 def _body(facts: Facts) -> list[str]:
@@ -169,7 +170,7 @@ def _ranges(numbers: Iterable[str]) -> str:
 
 # Read ---------------------------------------------------------------------------------------------
 
-_HEAD = re.compile(r'\[([a-z]+)(?:\.("(?:[^"\\]|\\.)*"))?\]\s*\Z')
+_HEAD = re.compile(r'\[(unstable\.)?([a-z]+)(?:\.("(?:[^"\\]|\\.)*"))?\]\s*\Z')
 _LINE = re.compile(r'([A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")\s*=\s*(.+?)\s*\Z')
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
@@ -204,7 +205,7 @@ class _DamagedError(Exception):
 
 def _parse(text: str) -> Lock:
     lock = Lock({}, {})
-    section, of = "", [""]
+    section, of, is_unstable = "", [""], False
     version: Entry | None = None
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -212,7 +213,7 @@ def _parse(text: str) -> Lock:
             continue
         try:
             if line.startswith("["):
-                section, of = _head(line)
+                section, of, is_unstable = _head(line)
                 continue
             match = _LINE.match(line)
             if match is None:
@@ -225,9 +226,8 @@ def _parse(text: str) -> Lock:
                     _check(version)
             elif section == _MADE:
                 lock.made[name] = value
-            elif section == _UNSTABLE:
-                key = json.loads(name)
-                lock.unstable[Key(*map(str, key))] = str(value)
+            elif is_unstable:
+                lock.unstable[Key(section, of[0], name)] = str(value)
             elif isinstance(value, list):
                 raise ValueError("a list")
             else:
@@ -245,16 +245,18 @@ def _check(version: Entry | None) -> None:
         raise _DamagedError(f"{what}, and this profstack reads version {VERSION}")
 
 
-def _head(line: str) -> tuple[str, list[str]]:
+def _head(line: str) -> tuple[str, list[str], bool]:
+    """Return the section of a table, what it is of, and whether its facts are unstable."""
     match = _HEAD.match(line)
     if match is None:
         raise ValueError("no table")
-    section, of = match[1], _string(match[2]) if match[2] else ""
-    if section == _FOLDED:
-        return MODULE, _unfolded(of)
-    if section not in (*SECTIONS, _MADE, _UNSTABLE):
+    is_unstable, section = match[1] is not None, match[2]
+    of = _string(match[3]) if match[3] else ""
+    if section == _FOLDED and not is_unstable:
+        return MODULE, _unfolded(of), False
+    if section not in (*SECTIONS, *(() if is_unstable else (_MADE,))):
         raise ValueError("unknown table")
-    return section, [of]
+    return section, [of], is_unstable
 
 
 def _unfolded(path: str) -> list[str]:
@@ -285,11 +287,6 @@ def _value(text: str) -> Entry:
     return _string(text) if text.startswith('"') else int(text)
 
 
-def is_of_step(key: Key) -> bool:
-    """Return whether a fact is of the step as a whole."""
-    return key.section == STEP
-
-
 def merged(runs: list[Facts]) -> tuple[Facts, dict[Key, str]]:
     """Return the facts that all runs agree on, and the others with their values."""
     keys = dict.fromkeys(key for facts in runs for key in facts)
@@ -299,8 +296,3 @@ def merged(runs: list[Facts]) -> tuple[Facts, dict[Key, str]]:
         key: ", ".join(map(str, seen)) for key, seen in values.items() if len(set(seen)) > 1
     }
     return equal, unstable
-
-
-def value_of(facts: Facts, key: Key) -> Value:
-    """Return a fact; 0 where it was not seen."""
-    return facts.get(key, 0)

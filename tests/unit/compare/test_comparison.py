@@ -1,8 +1,10 @@
 """Comparisons of made-up recordings: the answer, its interval, parts that add up, and places."""
 
 import copy
+import math
 import random
 import re
+import statistics
 
 import pytest
 
@@ -10,6 +12,7 @@ from profstack.compare.comparison import compare
 from profstack.compare.noise import remember_spread
 from profstack.compare.sides import Side
 from profstack.report import files, terminal_compare
+from profstack.stats.processes import student_quantile
 from tests.support.reports import build, completed, row
 
 PARTS = {"data wait": 0.7e-3, "forward": 1.1e-3, "backward": 0.83e-3, "optimizer": 0.29e-3}
@@ -109,6 +112,17 @@ def test_the_spread_of_earlier_comparisons_serves_single_recordings():
     other = [{**each, "environment": {**each["environment"], "cpu": "another"}}
              for each in side("a", 1.0).reports]  # fmt: skip
     assert compare(Side("a", other), side("b", 1.1))["verdict"]["spread"] == "assumed"
+
+
+def test_the_spread_of_the_other_side_serves_a_single_recording():
+    scales = (0.97, 1.0, 1.03, 1.01)
+    verdict = compare(side("a", *scales), side("b", 1.12))["verdict"]
+    logs = [math.log(scale) for scale in scales]
+    # The medians' own intervals of 1 % from end to end count, too.
+    deviation = math.hypot(statistics.stdev(logs), 0.0025)
+    reach = student_quantile(0.95, 3) * deviation * (1 + 1 / 4) ** 0.5
+    assert verdict["floor"] == pytest.approx(math.expm1(reach), rel=1e-6)
+    assert (verdict["slug"], verdict["spread"]) == ("slower", "between processes")
 
 
 def test_waiting_for_a_core_widens_the_interval_and_is_said():

@@ -284,3 +284,41 @@ def test_one_changed_fact_has_its_meaning(tmp_path, key, locked, words, line):
     assert words in causes[0].text
     assert [place.line for place in causes[0].places] == ([line] if line else [])
     assert "1 fact differs" in text
+
+
+def test_blocks_with_the_same_change_are_one_cause(tmp_path):
+    run = recorded(tmp_path / "a")
+    changed = {Key(MODULE, f"Net.h.{number}.fc", "calls"): 2 for number in (0, 1, 10)}
+    changed[Key(MODULE, "Net.h.2.fc", "calls")] = 3
+    causes, left, _ = said({**read_facts(run), **changed}, run, tmp_path)
+    first = "the module Net.h.0.fc is called 0 instead of"
+    assert [(cause.text, len(cause.takes)) for cause in causes] == [
+        (
+            f"{first} 2 times a step; the same in 2 more modules like it",
+            3,
+        ),
+        ("the module Net.h.2.fc is called 0 instead of 3 times a step", 1),
+    ]
+    assert left == []
+
+
+def test_kernels_are_counted_by_module_and_copies_of_a_device_by_kind(tmp_path):
+    run = recorded(tmp_path / "a")
+    names = ("gemm", "gemm", "Memcpy DtoH (Device -> Pageable)", "Memset (Device)")
+    rows = [(number, name, 1, calls) for number in (1, 2) for calls, name in enumerate(names, 2)]
+    run._tables["kernels"] = (["slice", "name", "module_id", "calls"], rows)
+    facts = {key: value for key, value in read_facts(run).items() if "kernel" in key.name}
+    assert facts == {
+        Key(STEP, "", "kernel launches"): 5,
+        Key(STEP, "", "kernel launches: Memcpy DtoH (Device -> Pageable)"): 4,
+        Key(STEP, "", "kernel launches: Memset (Device)"): 5,
+        Key(MODULE, "Net", "kernel launches"): 5,
+    }
+    locked = {**read_facts(run), **dict.fromkeys(facts, 2)}
+    causes, left, _ = said(locked, run, tmp_path)
+    assert [(cause.text, len(cause.takes)) for cause in causes] == [
+        ("a step launches 5 instead of 2 kernels", 2),
+        ("the device does 4 instead of 2 of Memcpy DtoH (Device -> Pageable) a step", 1),
+        ("the device does 5 instead of 2 of Memset (Device) a step", 1),
+    ]
+    assert left == []

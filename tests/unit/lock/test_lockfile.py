@@ -80,6 +80,7 @@ def test_a_lock_is_toml(name):
     assert read["step"] == {"forward_flop": 2**63 + 1, "inputs": "32x16, 7x16"}
     assert read["modules"]["GPT.h.[0-2,10,12].mlp"] == {"calls": 3}
     assert read["made"]["arguments"] == ["--width", "64"]
+    assert read["unstable"] == {"module": {"GPT": {"calls": "1, 2, 1"}}}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,8 @@ def test_a_lock_is_toml(name):
         ("version = 1\n[other]\n", "line 2"),
         ('version = 1\n[modules."GPT.h"]\n', "line 2"),
         ('version = 1\n[modules."GPT.h.[0-99999999]"]\n', "line 2"),
-        ("version = 1\n[unstable]\nx = 1\n", "line 3"),
+        ("version = 1\n[unstable]\nx = 1\n", "line 2"),
+        ("version = 1\n[unstable.made]\nx = 1\n", "line 2"),
     ],
 )
 def test_a_damaged_lock_is_named_with_its_line(tmp_path, text, words):
