@@ -172,8 +172,9 @@ class Outcome:
         layers = "After the first of each side the layers memory and nvtx were left out. "
         return (
             f"{pairs} fresh processes of each side took turns ({format_seconds(self.seconds)} in "
-            f"all). {layers if self.light else ''}Measuring ended because {self.ended}. Intervals hold with "
-            f"{_percent(CONFIDENCE)} confidence, which repeated looks lower to 95 % at most."
+            f"all). {layers if self.light else ''}Measuring ended because {self.ended}. "
+            f"Intervals hold with {_percent(CONFIDENCE)} confidence, which repeated looks lower to "
+            "95 % at most."
         )
 
 
