@@ -21,6 +21,7 @@ SUMMARIES = {
     "report": "write the page of a recording again",
     "show": "print a recording's figures in the terminal",
     "compare": "say which of two recordings is faster, by how much, and why",
+    "history": "list runs in order of time, and the commits that changed them",
     "view": "open a recording's page, or its profile in snakeviz",
     "import": "take in profiles made by other tools",
     "doctor": "say which layers and tools work here, and what to install",

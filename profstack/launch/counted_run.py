@@ -1,22 +1,28 @@
-"""Run a script in a fresh process that counts exactly what a few of its steps do, and ends it.
+"""Count exactly what a few steps do: of a script in a fresh process, or of a function in this one.
 
-What the script prints is kept from the terminal: it is shown where the script fails.
+The script is ended after its steps. What it prints is kept from the terminal: it is shown where the
+script fails.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from profstack.capture.loops import BeginAt
-from profstack.capture.run import RunOptions
+from profstack.capture.marks import marks_of
+from profstack.capture.run import CountOptions, RunOptions
 from profstack.capture.slices import Targets
-from profstack.errors import TargetError
-from profstack.launch import process
-from profstack.storage.folder import DATABASE, OPTIONS_FILE
+from profstack.errors import TargetError, UsageError
+from profstack.guard import strip_frame
+from profstack.launch import child, process
+from profstack.launch.in_process import InProcess
+from profstack.storage.folder import DATABASE, OPTIONS_FILE, Writer
 
 LAYERS = ["cprofile", "torch"]
 _LAST_LINES = 5
@@ -80,3 +86,34 @@ def run_counted(arguments: Sequence[str], folder: Path, counting: Counting) -> N
         what = how if code else "it never imported torch"
         step = f"its last words: {said}" if said and code else "see that it runs by itself"
         raise TargetError(what, where=arguments[0], next_step=step)
+
+
+def count_calls(call: Callable[[], Any], name: str, folder: Path, counting: Counting) -> None:
+    """Record calls of a function in `folder`, a new one; each call is a step.
+
+    Raise UsageError inside a measured run; an error of the function is raised as it is.
+    """
+    import torch
+
+    if child.is_armed() or child.engine() is not None:
+        raise UsageError(
+            "steps cannot be counted inside a measured run",
+            next_step="run the program by itself, or leave the session first",
+        )
+    counts: CountOptions = {"warmup": counting.warmup, "steps": counting.steps}
+    run = InProcess(name, LAYERS, Targets().in_lockstep(), counting=counts)
+    marks = marks_of(run.begin(torch, str(folder), force=False))
+    failed: BaseException | None = None
+    try:
+        if marks.begin(object()):
+            marks.repeat(call, math.inf)
+    except BaseException as error:
+        strip_frame(error)
+        failed = error
+        raise
+    finally:
+        marks.close(failed=failed is not None)
+        run.end(type(failed) if failed is not None else None)
+    writer = Writer(folder)
+    writer.facts({"cpu_capability": torch.backends.cpu.get_cpu_capability()})
+    writer.close()

@@ -20,7 +20,13 @@ from profstack import layer
 from profstack.capture.engine import Engine
 from profstack.capture.loops import BeginAt
 from profstack.capture.observers import Observers
-from profstack.capture.run import device_facts, live_optimizers, make_plan, torch_facts
+from profstack.capture.run import (
+    CountOptions,
+    device_facts,
+    live_optimizers,
+    make_plan,
+    torch_facts,
+)
 from profstack.capture.slices import Targets
 from profstack.environment import environment_facts
 from profstack.errors import naming_arguments
@@ -114,6 +120,7 @@ class InProcess:
     sync: bool = False
     begin_at: BeginAt | None = None
     memory_by: str = layer.OWN_TRACER
+    counting: CountOptions | None = None
     stopped_by: str | None = None
 
     def begin(self, torch: Any, output: str | None, *, force: bool) -> Engine:
@@ -126,7 +133,7 @@ class InProcess:
         self.engine = Engine(
             torch,
             Observers(layers, writer, left_out, self.memory_by),
-            lambda: make_plan(layers, self.targets),
+            lambda: make_plan(layers, self.targets, None, self.counting),
             self.targets,
             live_optimizers=live_optimizers,
             wait_for_page=False,
@@ -157,6 +164,16 @@ class InProcess:
 
     def finish(self, failed: type[BaseException] | None, tell: bool) -> Recording:
         """End the recording and write its page; `tell` says where that is."""
+        self.end(failed)
+        # Only known peaks: the program does not wait while others are measured.
+        keep_peaks(self.engine.folder, measure=False)
+        page = write_report(self.engine.folder)
+        if tell:
+            name_page(page)
+        return self._folder.recording()
+
+    def end(self, failed: type[BaseException] | None) -> None:
+        """End the recording without a page; `failed` is the error that ended the program's part."""
         engine = self.engine
         writer, torch = engine.log.writer, engine.hooks.torch
         ending = time.perf_counter() - engine.log.origin
@@ -172,12 +189,6 @@ class InProcess:
             writer.close()
         run = {**self._folder.times(), "stopped_by": self.stopped_by}
         self._folder.write_run(self.name, run)
-        # Only known peaks: the program does not wait while others are measured.
-        keep_peaks(engine.folder, measure=False)
-        page = write_report(engine.folder)
-        if tell:
-            name_page(page)
-        return self._folder.recording()
 
 
 def _abandon() -> None:

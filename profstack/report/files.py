@@ -19,6 +19,7 @@ from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from profstack.storage.schema.comparison import Comparison
+    from profstack.storage.schema.history import History
     from profstack.storage.schema.report import Report
 
 
@@ -53,12 +54,12 @@ def _write_report(folder: Path) -> Path:
 # report.json ------------------------------------------------------------------------------------
 
 
-def write(report: Report | Comparison, path: Path) -> None:
+def write(report: Report | Comparison | History, path: Path) -> None:
     """Write a report to `path` in one go: a reader sees the old file or the new one."""
     replace_text(path, text(report))
 
 
-def text(report: Report | Comparison) -> str:
+def text(report: Report | Comparison | History) -> str:
     """Return the report or the comparison as JSON, with one row of a table per line; null for NaN.
 
     So two reports can be compared with line tools, and a large one stays readable.
@@ -131,13 +132,16 @@ def build(folder: Path) -> Report:
 def load(folder: Path) -> Report:
     """Return the recording's report.json, or the report built anew where there is none."""
     path = folder / "report.json"
+    remedy = f"write it again with 'profstack report {folder}'"
+    return read(path, remedy) if path.exists() else build(folder)
+
+
+def read(path: Path, remedy: str) -> Report:
+    """Return the report in a file; `remedy` is the next step where it cannot be read."""
     try:
         content = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return build(folder)
     except (OSError, UnicodeDecodeError) as error:
         raise RecordingError(f"cannot be read ({error})", where=str(path)) from error
-    remedy = f"write it again with 'profstack report {folder}'"
     try:
         report = json.loads(content)
     except ValueError as error:
@@ -193,6 +197,26 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
         return newest_recording(path)
     lacks = f"{DATABASE} is not {'in' if path.is_dir() else 'beside'} it"
     raise RecordingError(f"not a recording: {lacks}", where=given, next_step=_NEXT_STEP)
+
+
+def reports_in(given: Path) -> list[Path]:
+    """Return what holds a report at and below `given`, in the order of names.
+
+    These are folders of recordings, and JSON files that are in none.
+    """
+    if given.is_file() and given.name not in _FILES:
+        return [given]
+    home = _home(given if given.is_dir() else given.parent)
+    if home is not None:
+        return [home]
+    try:
+        entries = sorted(given.iterdir())
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise RecordingError(what, where=str(given), next_step=_NEXT_STEP) from error
+    found = [each for each in entries if each.is_dir() or each.suffix == ".json"]
+    # A link may lead back to where it stands.
+    return [path for each in found if not each.is_symlink() for path in reports_in(each)]
 
 
 def all_recordings(given: Path) -> list[Path]:
