@@ -45,6 +45,8 @@ _ASKING = {
     "sizes that depend on values (unique)": ("aten::_unique2", "aten::unique_dim"),
     "comparisons of whole tensors (equal)": ("aten::equal",),
 }
+# Other sizes of modules, each with a sentence of its own.
+_MOST_SIZES = 3
 _CONVERSIONS = ("aten::to", "aten::_to_copy", "ToCopyBackward0")
 _FLOATS = ("float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax")
@@ -266,16 +268,19 @@ class _Explaining:
             by_path[row.key.of][row.key.name] = row
         narrower: list[str] = []
         frozen: list[Difference] = []
+        sizes: list[Cause] = []
         for path, found in sorted(by_path.items(), key=lambda each: natural(each[0])):
             if "parameters" in found:
                 row = found["parameters"]
                 takes = [*self._take_module(path), *self._take_totals()]
+                takes += self.left.take(self.left.of(lambda key, at=path: _holds(key, at)))  # type: ignore[misc]  # mypy knows no default of a lambda
                 places = self.sources.of_module(path, self._type)
-                yield Cause(f"{path} has {_change(row)} parameters", places, takes, path)
+                sizes.append(Cause(f"{path} has {_change(row)} parameters", places, takes, path))
             elif "parameter_bytes" in found:
                 narrower.append(path)
             elif "frozen_parameters" in found:
                 frozen.append(found["frozen_parameters"])
+        yield from sizes if len(_joined(sizes)) <= _MOST_SIZES else [_as_one(sizes)]
         if narrower:
             takes = self.left.take(
                 self.left.of(lambda key: key.of in narrower and key.name == "parameter_bytes")
@@ -477,6 +482,18 @@ def _by_sample(row: Difference, locked: str, now: str) -> bool:
 
 def _is_in(key: Key, path: str) -> bool:
     return key.section == MODULE and (key.of == path or key.of.startswith(f"{path}."))
+
+
+def _holds(key: Key, path: str) -> bool:
+    """Return whether a fact is on the FLOP of a module around the one of that path."""
+    return _is_flop(key) and key.section == MODULE and path.startswith(f"{key.of}.")
+
+
+def _as_one(causes: Sequence[Cause]) -> Cause:
+    """Return one cause for many modules of another size."""
+    takes = [row for cause in causes for row in cause.takes]
+    text = f"{len(causes)} modules have another number of parameters: {causes[0].text}"
+    return Cause(text, causes[0].places, takes)
 
 
 def _is_flop(key: Key) -> bool:

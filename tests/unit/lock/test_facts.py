@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.lock.differences import Difference, compare
+from profstack.lock.differences import Comparison, Difference, compare
 from profstack.lock.facts import (
     COMPILE,
     FUNCTIONS,
@@ -240,6 +240,14 @@ def test_of_several_lines_the_one_changed_since_the_lock_was_committed_is_named(
         Sources(run, lock),
     )
     assert [place.line for place in causes[0].places] == [13]
+    script.write_text(f"# Comment.\n{changed}width = 3\n")
+    parsed.cache_clear()
+    lines = Sources(run, lock).changed()
+    assert [str(place) for place in lines] == ["train.py:14", "train.py:19"]
+    said = answer("train.py", "its.lock", Comparison([], 0, []), causes, [], lines, whole=False)
+    assert said.endswith(
+        "committed:\n     train.py:14  loss = net(batch); loss.item()\n     train.py:19  width = 3"
+    )
 
 
 def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
@@ -322,3 +330,14 @@ def test_kernels_are_counted_by_module_and_copies_of_a_device_by_kind(tmp_path):
         ("the device does 5 instead of 2 of Memset (Device) a step", 1),
     ]
     assert left == []
+
+
+def test_many_modules_of_another_size_are_one_cause_with_the_work_around_them(tmp_path):
+    run = recorded(tmp_path / "a")
+    locked = {**read_facts(run), Key(MODULE, "Net", "forward_flop"): 30}
+    locked |= {Key(MODULE, f"Net.{name}", "parameters"): 5 for name in "abcd"}
+    causes, left, _ = said(locked, run, tmp_path)
+    assert [cause.text for cause in causes] == [
+        "4 modules have another number of parameters: Net.a has 0 instead of 5 parameters"
+    ]
+    assert (len(causes[0].takes), left) == (5, [])
