@@ -25,6 +25,9 @@ from profstack.layer import Description, Mode, SliceContext, SliceData, Wrapper
 from profstack.readers.watch import Sampler
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
+# Intervals that are named one by one.
+_MOST_TIMES = 3
+
 
 class WatchWrapper(Wrapper):
     """Runs the sampler between the slices of others, and hands over its samples."""
@@ -90,8 +93,12 @@ class WatchWrapper(Wrapper):
         frames, samples = self._sampler.flush()
         self._seen = self._seen or any(sample["weight"] for sample in samples)
         notes, cut = self._notes(self._sampler), []
-        if self._sampler.thinned:
-            times = [f"{1e3 * each:.0f} ms from {s:.0f} s on" for s, each in self._sampler.thinned]
+        if changes := self._sampler.thinned:
+            times = [f"{1e3 * each:.0f} ms from {s:.0f} s on" for s, each in changes]
+            if len(changes) > _MOST_TIMES:
+                least_s, most_s = min(each for _, each in changes), max(each for _, each in changes)
+                begun_s = changes[0][0]
+                times = [f"{1e3 * least_s:.0f} to {1e3 * most_s:.0f} ms from {begun_s:.0f} s on"]
             times.append(f"{1e3 * WATCH_INTERVAL_S:.0f} ms before")
             less = "to stay small and cheap the watch samples less often"
             cut.append(f"{less}: every {', every '.join(times)}")

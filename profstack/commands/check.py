@@ -122,8 +122,9 @@ class _Check:
         differences = self.comparison.differences
         causes, left = explain(differences, self.lock.facts, self.now, self.run, sources)
         program = self.target.program
+        changed, whole = sources.changed(), options.all
         said = text.answer(
-            program, str(self.path), self.comparison, causes, left, whole=options.all
+            program, str(self.path), self.comparison, causes, left, changed, whole=whole
         )
         # Names of modules and functions are the script's, and may hold anything.
         print("".join(each if each.isprintable() or each == "\n" else "?" for each in said))

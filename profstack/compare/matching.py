@@ -145,13 +145,19 @@ def _depth(node: _Node) -> int:
 
 
 def _children(one: _Node, other: _Node) -> list[tuple[_Node, _Node]]:
-    """Pair the children of two modules: by name and type, by type and parameters, by name."""
-    pairs, left, free = pair_up(
-        one.children.items(), other.children.items(), lambda item: (item[0], item[1].type)
+    """Pair the children of two modules: by name and type, by all below, by kind, by name."""
+    ways: tuple[Callable[[tuple[str, _Node]], Hashable], ...] = (
+        lambda item: (item[0], item[1].type),
+        lambda item: item[1].shape,
+        lambda item: item[1].kind,
+        lambda item: item[0],
     )
-    more, left, free = pair_up(left, free, lambda item: item[1].kind)
-    last, _, _ = pair_up(left, free, lambda item: item[0])
-    return [(first[1], second[1]) for first, second in (*pairs, *more, *last)]
+    left, free = list(one.children.items()), list(other.children.items())
+    found = []
+    for way in ways:
+        pairs, left, free = pair_up(left, free, way)
+        found += [(first[1], second[1]) for first, second in pairs]
+    return found
 
 
 # --- Source files, lines and functions ------------------------------------------------------------

@@ -5,10 +5,10 @@ alike. Each process is `profstack run` of its side; the first one of a side has 
 others leave out memory by line and the ranges for nsys, which no table of a comparison needs.
 
 Looking at the interval after each pair, and stopping once it pleases, would find differences that
-are none: at 20 looks a plain 95 % interval finds one in 25 % of comparisons of a program with
-itself. So an early end needs an interval of 99.9 % (Haybittle 1971, Peto 1976), and every interval
-that is shown is one of 98 %. In simulations of the whole rule (normal and heavy-tailed spread of
-0.5 to 4 %, bursts) a program was told from itself in 1 to 4 % of 1,500 comparisons each.
+are none. So an early end needs an interval of 99.9 % (Haybittle 1971, Peto 1976), and every
+interval that is shown is one of 98 %. In simulations of the whole rule, 600 comparisons for each of
+twelve kinds of spread (normal, heavy-tailed, with bursts; 0.5 to 4 %), a program was told from
+itself in 0.5 to 4.5 %; with intervals of 95 % it was 2 to 9 %.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ LEAST = 3
 MOST = 20
 
 _LIGHT = ("--skip", "memory,nvtx")
+_CHOOSE_LAYERS = ("--layers", "--skip", "--light")
 # Options of `profstack run` that concern its page, or start the script more than once.
 _NOT_HERE = ("-o", "--output", "--force", "--open", "--rerun", "--nsys", "--nsys-path", "--ranks")
 # This very profstack, whatever the working folder holds; another interpreter has its own.
@@ -75,13 +76,22 @@ class Program:
     interpreter: str = sys.executable
     prepare: Callable[[], None] = lambda: None
 
-    def command(self, recording: Path, options: Sequence[str]) -> list[str]:
-        """Return the command that records one process into the folder `recording`."""
+    def command(self, recording: Path, *, first: bool) -> list[str]:
+        """Return the command that records one process into the folder `recording`.
+
+        The `first` one of a side has every layer. Layers that a person chose are those of all.
+        """
+        options = () if first or self.chooses_layers else _LIGHT
         ours = self.interpreter == sys.executable
         start = _OURS.format(root=_ROOT) if ours else _THEIRS
         flags = interpreter_flags() if ours else []
         words = ("run", "--quiet", "--no-peaks", "--output", str(recording), *options, *self.own)
         return [self.interpreter, *flags, "-c", start, *words, "--", *self.target.arguments]
+
+    @property
+    def chooses_layers(self) -> bool:
+        """Whether the words name layers."""
+        return any(option.partition("=")[0] in _CHOOSE_LAYERS for option in self.own)
 
 
 @dataclass(frozen=True)
@@ -152,16 +162,19 @@ class Outcome:
     recordings: tuple[list[Path], list[Path]]
     ended: str = ""
     seconds: float = 0.0
+    # Whether processes after the first of a side had fewer layers.
+    light: bool = True
 
     @property
     def sentence(self) -> str:
         """How the recordings were made, in words."""
         pairs = len(self.recordings[0])
+        layers = "After the first of each side the layers memory and nvtx were left out. "
         return (
             f"{pairs} fresh processes of each side took turns ({format_seconds(self.seconds)} in "
-            f"all). The first of each side has every layer, the others all but memory and nvtx. "
-            f"Measuring ended because {self.ended}. Intervals hold with "
-            f"{_percent(CONFIDENCE)} confidence, which repeated looks lower to 95 % at most."
+            f"all). {layers if self.light else ''}Measuring ended because {self.ended}. "
+            f"Intervals hold with {_percent(CONFIDENCE)} confidence, which repeated looks lower to "
+            "95 % at most."
         )
 
 
@@ -172,7 +185,8 @@ class Alternation:
         self, programs: Sequence[Program], folder: Path, plan: Plan, tell: Callable[[str], None]
     ) -> None:
         self._programs, self._plan, self._tell = programs, plan, tell
-        self.outcome = Outcome(folder, ([], []))
+        light = not any(program.chooses_layers for program in programs)
+        self.outcome = Outcome(folder, ([], []), light=light)
         # Clean median of the steps, None without steps; and duration of the whole run.
         self._steps: tuple[list[float | None], list[float | None]] = ([], [])
         self._runs: tuple[list[float], list[float]] = ([], [])
@@ -223,7 +237,7 @@ class Alternation:
         log = (self.outcome.folder / "logs" / f"{name}.log").resolve()
         program.prepare()
         begun = time.monotonic()
-        code = _execute(program, program.command(recording.resolve(), _LIGHT if done else ()), log)
+        code = _execute(program, program.command(recording.resolve(), first=not done), log)
         if code:
             raise _failure(SIDES[side], program, code, log)
         report = load(recording)
@@ -247,7 +261,7 @@ class Alternation:
 
 def _whole(seconds: float) -> str:
     """Return a round time without its zeros: `10 min`, `30 s`."""
-    return format_seconds(seconds).replace(" 0 s", "").replace(".0 s", " s")
+    return re.sub(r"\.0+(?= )| 0 s$", "", format_seconds(seconds))
 
 
 def _percent(part: float) -> str:

@@ -151,10 +151,13 @@ class Worktrees:
     def __exit__(self, *_: object) -> None:
         with _signals_ignored():
             self._put_back()
+            common = self.repository.ask("rev-parse", "--git-common-dir")[1].strip()
             for number in range(len(self.revisions)):
                 place = self._place(number)
-                if place.exists():
-                    self.repository.ask("worktree", "remove", "--force", "--force", str(place))
+                self.repository.ask("worktree", "remove", "--force", "--force", str(place))
+                # Left by a tree whose making was interrupted; the name is this process's own.
+                record = self.repository.top / common / "worktrees" / place.name
+                shutil.rmtree(record, ignore_errors=True)
             shutil.rmtree(self._temporary, ignore_errors=True)
             if self._temporary.exists():
                 self.left = f"{self._temporary} could not be removed"

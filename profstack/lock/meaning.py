@@ -10,7 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profstack.lock.differences import Difference
 from profstack.lock.facts import (
@@ -45,6 +45,8 @@ _ASKING = {
     "sizes that depend on values (unique)": ("aten::_unique2", "aten::unique_dim"),
     "comparisons of whole tensors (equal)": ("aten::equal",),
 }
+# Other sizes of modules, each with a sentence of its own.
+_MOST_SIZES = 3
 _CONVERSIONS = ("aten::to", "aten::_to_copy", "ToCopyBackward0")
 _FLOATS = ("float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax")
@@ -52,11 +54,15 @@ _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "
 
 @dataclass
 class Cause:
-    """What was likely changed: a sentence, the places, and the differences that follow from it."""
+    """What was likely changed: a sentence, the places, and the differences that follow from it.
+
+    `of` is the path of the module that the sentence is on, if it is on one.
+    """
 
     text: str
     places: list[Place] = field(default_factory=list)
     takes: list[Difference] = field(default_factory=list)
+    of: str = ""
 
 
 class _Left:
@@ -81,7 +87,24 @@ def explain(
     """Return the likely causes, and the differences that none of them explains."""
     explaining = _Explaining(_Left(differences), locked, now, run, sources)
     causes = [cause for part in explaining.parts() for cause in part]
-    return causes, explaining.left.rows
+    return _joined(causes), explaining.left.rows
+
+
+def _joined(causes: Sequence[Cause]) -> list[Cause]:
+    """Return causes with those of one kind that the blocks of a model have in common as one."""
+    groups: dict[tuple[str, str], list[Cause]] = defaultdict(list)
+    for number, cause in enumerate(causes):
+        family = re.sub(r"\d+", "*", cause.of) if cause.of else str(number)
+        groups[family, cause.text.replace(cause.of, family) if cause.of else ""].append(cause)
+    joined = []
+    for alike in groups.values():
+        first, more = alike[0], len(alike) - 1
+        if more:
+            modules = "1 more module" if more == 1 else f"{more} more modules"
+            takes = [row for cause in alike for row in cause.takes]
+            first = replace(first, text=f"{first.text}; the same in {modules} like it", takes=takes)
+        joined.append(first)
+    return joined
 
 
 @dataclass
@@ -107,6 +130,7 @@ class _Explaining:
         ):
             yield list(part())
         yield list(self._operators())
+        yield list(self._launches())
         yield list(self._memory())
 
     # -- what is compiled ----------------------------------------------------------------------
@@ -197,7 +221,7 @@ class _Explaining:
                 takes = [*self._take_module(row.key.of), *self._take_totals()]
                 places = self.sources.of_module(row.key.of, self._type)
                 text = f"the module {row.key.of} is a {row.now}, and was a {row.locked}"
-                yield Cause(text, places, takes)
+                yield Cause(text, places, takes, row.key.of)
         left = [row for row in types if row in self.left.rows]
         new = [row.key.of for row in left if row.locked == 0]
         gone = [row.key.of for row in left if row.now == 0]
@@ -244,16 +268,19 @@ class _Explaining:
             by_path[row.key.of][row.key.name] = row
         narrower: list[str] = []
         frozen: list[Difference] = []
+        sizes: list[Cause] = []
         for path, found in sorted(by_path.items(), key=lambda each: natural(each[0])):
             if "parameters" in found:
                 row = found["parameters"]
                 takes = [*self._take_module(path), *self._take_totals()]
+                takes += self.left.take(self.left.of(lambda key, at=path: _holds(key, at)))  # type: ignore[misc]  # mypy knows no default of a lambda
                 places = self.sources.of_module(path, self._type)
-                yield Cause(f"{path} has {_change(row)} parameters", places, takes)
+                sizes.append(Cause(f"{path} has {_change(row)} parameters", places, takes, path))
             elif "parameter_bytes" in found:
                 narrower.append(path)
             elif "frozen_parameters" in found:
                 frozen.append(found["frozen_parameters"])
+        yield from sizes if len(_joined(sizes)) <= _MOST_SIZES else [_as_one(sizes)]
         if narrower:
             takes = self.left.take(
                 self.left.of(lambda key: key.of in narrower and key.name == "parameter_bytes")
@@ -372,7 +399,8 @@ class _Explaining:
                 continue
             takes = self._take_module(path)
             places = self.sources.of_operators(path=path)
-            yield Cause(f"the module {path} is called {_change(row)} times a step", places, takes)
+            text = f"the module {path} is called {_change(row)} times a step"
+            yield Cause(text, places, takes, path)
 
     def _batches(self) -> Iterator[Cause]:
         for row in self.left.of(lambda key: key == Key(STEP, "", "batches asked for")):
@@ -402,7 +430,19 @@ class _Explaining:
             )
             more = len(forward or rows) - 4
             text = f"{path} calls other operators: {shown}"
-            yield Cause(f"{text} and {more} more" if more > 0 else text, places, takes)
+            yield Cause(f"{text} and {more} more" if more > 0 else text, places, takes, path)
+
+    def _launches(self) -> Iterator[Cause]:
+        rows = self.left.of(lambda key: key.section == STEP and key.name.startswith(KERNEL))
+        for row in rows:
+            kind = row.key.name.removeprefix(KERNEL).removeprefix(": ")
+            if kind:
+                places = self.sources.calls_of(("to", "cuda", "cpu", "copy_")) if _more(row) else []
+                text = f"the device does {_change(row)} of {kind} a step"
+                yield Cause(text, places, self.left.take([row]))
+            else:
+                takes = self.left.take(self.left.of(lambda key: key.name == KERNEL))
+                yield Cause(f"a step launches {_change(row)} kernels", [], takes)
 
     def _memory(self) -> Iterator[Cause]:
         rows = self.left.of(lambda key: _is_memory(key) or key.name == KERNEL or key.name == COPIES)
@@ -442,6 +482,18 @@ def _by_sample(row: Difference, locked: str, now: str) -> bool:
 
 def _is_in(key: Key, path: str) -> bool:
     return key.section == MODULE and (key.of == path or key.of.startswith(f"{path}."))
+
+
+def _holds(key: Key, path: str) -> bool:
+    """Return whether a fact is on the FLOP of a module around the one of that path."""
+    return _is_flop(key) and key.section == MODULE and path.startswith(f"{key.of}.")
+
+
+def _as_one(causes: Sequence[Cause]) -> Cause:
+    """Return one cause for many modules of another size."""
+    takes = [row for cause in causes for row in cause.takes]
+    text = f"{len(causes)} modules have another number of parameters: {causes[0].text}"
+    return Cause(text, causes[0].places, takes)
 
 
 def _is_flop(key: Key) -> bool:

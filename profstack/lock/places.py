@@ -30,6 +30,11 @@ class Place:
     line: int
     text: str = ""
 
+    @property
+    def is_code(self) -> bool:
+        """Whether the line holds more than space and a comment."""
+        return bool(self.text) and not self.text.startswith("#")
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
@@ -87,6 +92,11 @@ class Sources:
             lines = []
         text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
         return Place(self._run.short(file), line, text)
+
+    def changed(self) -> list[Place]:
+        """Return the lines of code that were changed since the lock was committed."""
+        lines = sorted(self._changed)
+        return [place for place in (self.place(*line) for line in lines) if place.is_code]
 
     # -- what ran ------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from profstack.lock.differences import Comparison, Difference
 from profstack.lock.facts import STEP, Key
 from profstack.lock.lockfile import natural
 from profstack.lock.meaning import Cause, shown
+from profstack.lock.places import Place
 
-_MOST_ROWS, _MOST_PLACES = 30, 3
+_MOST_ROWS, _MOST_PLACES, _MOST_CHANGED = 30, 3, 5
 
 
 def answer(
@@ -18,10 +19,15 @@ def answer(
     comparison: Comparison,
     causes: Sequence[Cause],
     left: Sequence[Difference],
+    changed: Sequence[Place] = (),
     *,
     whole: bool,
 ) -> str:
-    """Return the lines on a check that found differences; with `whole` all facts that differ."""
+    """Return the lines on a check that found differences; with `whole` all facts that differ.
+
+    `changed` are lines that were changed since the lock was committed: the ones that no cause names
+    are shown where they are few.
+    """
     count = len(comparison.differences)
     differ = "1 fact differs" if count == 1 else f"{count} facts differ"
     lines = [f"{script} does other work than {lock} says: {differ} of {comparison.compared}", ""]
@@ -32,6 +38,11 @@ def answer(
         if causes:
             lines += ["", "all facts that differ:" if whole else "facts without a known cause:"]
         lines += table(rest, len(rest) if whole else _MOST_ROWS)
+    named = {place for cause in causes for place in cause.places[:_MOST_PLACES]}
+    others = [place for place in changed if place not in named]
+    if 0 < len(others) <= _MOST_CHANGED:
+        lines += ["", "also changed since the lock was committed:"]
+        lines += [f"     {place}  {place.text[:100]}" for place in others]
     return "\n".join(lines)
 
 

@@ -85,6 +85,15 @@ def test_a_slow_down_of_a_twentieth_is_told_with_its_size_and_its_part():
     assert (told >= 18, inside >= 18) == (True, True)
 
 
+def test_a_speed_up_is_faster_and_intervals_of_parts_hold_together():
+    found = compare(side("a", 0.98, 1.0, 1.01), side("b", 0.79, 0.8, 0.82))
+    assert (found["verdict"]["slug"], found["verdict"]["action"]) == ("faster", "")
+    whole = found["verdict"]["ci95_high"] - found["verdict"]["ci95_low"]
+    for part in (part for part in found["parts"] if part["of"] == "step"):
+        # Each part is slower or faster by the same factor: only the confidence is another.
+        assert (part["high_s"] - part["low_s"]) / part["before_s"] > 1.5 * whole
+
+
 def test_equal_sides_are_seldom_told_apart_and_have_no_part_beyond_noise():
     rng, told, parts = random.Random(9), 0, 0
     for _ in range(40):
@@ -109,6 +118,11 @@ def test_the_spread_of_earlier_comparisons_serves_single_recordings():
     verdict = compare(side("a", 1.0), side("b", 1.1))["verdict"]
     assert (verdict["slug"], verdict["spread"]) == ("slower", "this machine")
     assert 0.01 < verdict["floor"] < 0.06
+    # The same recordings again say no more; those of another script say less than its own.
+    remember_spread([side("x", *noisy(rng, 1, 6, 0.3))])
+    assert compare(side("a", 1.0), side("b", 1.1))["verdict"] == verdict
+    remember_spread([side("z", *noisy(rng, 1, 6, 0.3), script="else.py")])
+    assert compare(side("a", 1.0), side("b", 1.1))["verdict"] == verdict
     other = [{**each, "environment": {**each["environment"], "cpu": "another"}}
              for each in side("a", 1.0).reports]  # fmt: skip
     assert compare(Side("a", other), side("b", 1.1))["verdict"]["spread"] == "assumed"
@@ -177,6 +191,10 @@ def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
     found = compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **new}))["inequalities"]
     assert [(each["slug"], each["severity"]) for each in found] == [(slug, severity)]
     assert found[0]["before"] != found[0]["after"]
+    # What one side does not know is not known to differ.
+    unknown = {"environment": {**base["environment"], "torch_threads": None}}
+    assert compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **unknown}))[
+        "inequalities"] == []  # fmt: skip
 
 
 def test_rows_without_a_partner_are_listed_and_the_largest_difference_is_first():

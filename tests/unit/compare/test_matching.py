@@ -122,6 +122,17 @@ def test_a_module_put_in_between_is_new_and_the_others_keep_their_partners():
     assert "Net.blocks.1" not in found.values()
 
 
+def test_modules_of_new_names_are_told_apart_by_what_is_below_them():
+    def tower(name, inner):
+        return [(f"Net.{name}", "Tower", 9), (f"Net.{name}.{inner.lower()}", inner, 9)]
+
+    before = [PLAIN[0], *tower("left", "Conv"), *tower("right", "Linear")]
+    after = [PLAIN[0], *tower("text", "Linear"), *tower("image", "Conv")]
+    found = match_modules(_modules(*before), _modules(*after))
+    assert (found["Net.left"], found["Net.right"]) == ("Net.image", "Net.text")
+    assert found["Net.right.linear"] == "Net.text.linear"
+
+
 def test_pairs_of_equal_names_keep_their_order():
     pairs, left, free = pair_up(["a1", "b1", "a2", "a3"], ["a7", "c8", "a9"], lambda key: key[0])
     assert (pairs, left, free) == ([("a1", "a7"), ("a2", "a9")], ["b1", "a3"], ["c8"])

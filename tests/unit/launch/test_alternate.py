@@ -94,9 +94,13 @@ def test_a_command_line_becomes_words_variables_and_an_interpreter(tmp_path, mon
     assert "abcdef" not in program.label
     program = parse_command("profstack run --max-steps 5 -m json.tool x", VALUED)
     assert (program.own, program.target.arguments[1]) == (("--max-steps", "5"), "json.tool")
-    command = program.command(tmp_path / "r", ("--skip", "nvtx"))
+    assert "--skip" not in program.command(tmp_path / "r", first=True)
+    command = program.command(tmp_path / "r", first=False)
     assert command[-4:] == ["--", "-m", "json.tool", "x"]
     assert command.index("--max-steps") > command.index("--skip")
+    for chosen in ("--light", "--layers=torch"):
+        program = parse_command(f"{chosen} train.py", VALUED)
+        assert "--skip" not in program.command(tmp_path / "r", first=False)
     assert parse_command(f"{sys.executable} train.py", VALUED).interpreter == sys.executable
     assert parse_command("/bin/sh train.py", VALUED).target.program == "/bin/sh"
 

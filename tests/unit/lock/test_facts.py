@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.lock.differences import Difference, compare
+from profstack.lock.differences import Comparison, Difference, compare
 from profstack.lock.facts import (
     COMPILE,
     FUNCTIONS,
@@ -240,6 +240,14 @@ def test_of_several_lines_the_one_changed_since_the_lock_was_committed_is_named(
         Sources(run, lock),
     )
     assert [place.line for place in causes[0].places] == [13]
+    script.write_text(f"# Comment.\n{changed}width = 3\n")
+    parsed.cache_clear()
+    lines = Sources(run, lock).changed()
+    assert [str(place) for place in lines] == ["train.py:14", "train.py:19"]
+    said = answer("train.py", "its.lock", Comparison([], 0, []), causes, [], lines, whole=False)
+    assert said.endswith(
+        "committed:\n     train.py:14  loss = net(batch); loss.item()\n     train.py:19  width = 3"
+    )
 
 
 def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
@@ -284,3 +292,52 @@ def test_one_changed_fact_has_its_meaning(tmp_path, key, locked, words, line):
     assert words in causes[0].text
     assert [place.line for place in causes[0].places] == ([line] if line else [])
     assert "1 fact differs" in text
+
+
+def test_blocks_with_the_same_change_are_one_cause(tmp_path):
+    run = recorded(tmp_path / "a")
+    changed = {Key(MODULE, f"Net.h.{number}.fc", "calls"): 2 for number in (0, 1, 10)}
+    changed[Key(MODULE, "Net.h.2.fc", "calls")] = 3
+    causes, left, _ = said({**read_facts(run), **changed}, run, tmp_path)
+    first = "the module Net.h.0.fc is called 0 instead of"
+    assert [(cause.text, len(cause.takes)) for cause in causes] == [
+        (
+            f"{first} 2 times a step; the same in 2 more modules like it",
+            3,
+        ),
+        ("the module Net.h.2.fc is called 0 instead of 3 times a step", 1),
+    ]
+    assert left == []
+
+
+def test_kernels_are_counted_by_module_and_copies_of_a_device_by_kind(tmp_path):
+    run = recorded(tmp_path / "a")
+    names = ("gemm", "gemm", "Memcpy DtoH (Device -> Pageable)", "Memset (Device)")
+    rows = [(number, name, 1, calls) for number in (1, 2) for calls, name in enumerate(names, 2)]
+    run._tables["kernels"] = (["slice", "name", "module_id", "calls"], rows)
+    facts = {key: value for key, value in read_facts(run).items() if "kernel" in key.name}
+    assert facts == {
+        Key(STEP, "", "kernel launches"): 5,
+        Key(STEP, "", "kernel launches: Memcpy DtoH (Device -> Pageable)"): 4,
+        Key(STEP, "", "kernel launches: Memset (Device)"): 5,
+        Key(MODULE, "Net", "kernel launches"): 5,
+    }
+    locked = {**read_facts(run), **dict.fromkeys(facts, 2)}
+    causes, left, _ = said(locked, run, tmp_path)
+    assert [(cause.text, len(cause.takes)) for cause in causes] == [
+        ("a step launches 5 instead of 2 kernels", 2),
+        ("the device does 4 instead of 2 of Memcpy DtoH (Device -> Pageable) a step", 1),
+        ("the device does 5 instead of 2 of Memset (Device) a step", 1),
+    ]
+    assert left == []
+
+
+def test_many_modules_of_another_size_are_one_cause_with_the_work_around_them(tmp_path):
+    run = recorded(tmp_path / "a")
+    locked = {**read_facts(run), Key(MODULE, "Net", "forward_flop"): 30}
+    locked |= {Key(MODULE, f"Net.{name}", "parameters"): 5 for name in "abcd"}
+    causes, left, _ = said(locked, run, tmp_path)
+    assert [cause.text for cause in causes] == [
+        "4 modules have another number of parameters: Net.a has 0 instead of 5 parameters"
+    ]
+    assert (len(causes[0].takes), left) == (5, [])

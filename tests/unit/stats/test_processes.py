@@ -35,6 +35,14 @@ def test_welch_by_hand():
     assert reach == pytest.approx(student_quantile(0.95, 2.75) * (5 / 3) ** 0.5)
 
 
+def test_a_trimmed_mean_has_the_variance_of_the_winsorized_values():
+    values = [5.0, 1.0, 2.0, 4.0, 3.0, 90.0]
+    # 2 2 3 4 5 5: of mean 3.5 and sum of squares 9.5; five thirds of it for one process of four.
+    found = means(np.array([values]), weights(values), _NOTHING)
+    assert (found.values[0], found.freedom) == (3.5, 3)
+    assert found.variances[0] == pytest.approx(9.5 / 3 / 4)
+
+
 def test_a_single_process_a_side_has_the_spread_that_is_known_beforehand():
     difference, reach = _reach([1.0], [1.5], Prior(0.2, 3.0))
     # Both sides have three degrees of freedom of their own: six together.
