@@ -209,12 +209,13 @@ def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     """Return the recordings that `paths` name as one side; `label` is what to call it."""
+    from profstack.compare.inequalities import script_name
     from profstack.compare.sides import Side
 
     folders = [folder for path in paths for folder in _recordings(path)]
     folders = list(dict.fromkeys(folders))
     reports = [files.load(folder) for folder in folders]
-    scripts = list(dict.fromkeys(str(report["script"]) for report in reports))
+    scripts = list(dict.fromkeys(str(script_name(report)) for report in reports))
     if len(scripts) > 1:
         what = f"recordings of {len(scripts)} programs: {', '.join(scripts)}"
         next_step = "a side is one program; name its recordings one by one, or a pattern"

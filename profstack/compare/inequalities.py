@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
@@ -54,10 +55,15 @@ def _arguments(report: Report) -> object:
     return " ".join(report["argv"][1:]) or None
 
 
+def script_name(report: Report) -> str | None:
+    """Return the script without its folder: another checkout of it is the same program."""
+    return report["script"] and re.split(r"[/\\]", report["script"])[-1]
+
+
 _WORK = "the work is not the same"
 _MACHINE = "the machine is not the same"
 _FACTS = (
-    _Fact("script", "script", "high", "these are two programs", lambda report: report["script"]),
+    _Fact("script", "script", "high", "these are two programs", script_name),
     _Fact("argv", "arguments", "high", _WORK, _arguments),
     _Fact("status", "state of the recording", "high", "it does not hold the whole run",
           lambda report: report["status"]),

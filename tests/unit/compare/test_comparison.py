@@ -182,6 +182,7 @@ def test_the_first_line_names_part_and_line_and_gives_the_rest():
     ("step", {"batch_size": 128}, "batch-size", "high"),
     ("step", {"count": 17}, "steps", "low"),
     (None, {"argv": ["train.py", "--fast"]}, "argv", "high"),
+    (None, {"script": "/other/train2.py"}, "script", "high"),
     ("launching", {"operators": 900.0}, "operators", "low"),
 ])  # fmt: skip
 def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
@@ -191,8 +192,9 @@ def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
     found = compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **new}))["inequalities"]
     assert [(each["slug"], each["severity"]) for each in found] == [(slug, severity)]
     assert found[0]["before"] != found[0]["after"]
-    # What one side does not know is not known to differ.
-    unknown = {"environment": {**base["environment"], "torch_threads": None}}
+    # What one side does not know is not known to differ, and a folder's name is no difference.
+    unknown = {"script": "/elsewhere/train.py",
+               "environment": {**base["environment"], "torch_threads": None}}  # fmt: skip
     assert compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **unknown}))[
         "inequalities"] == []  # fmt: skip
 
