@@ -54,7 +54,7 @@ def run_of(path: str, report: Report) -> tuple[str, HistoryRun | str, Facts]:
     if started is None:
         return script, "it does not say when it began", known
     commit, changed, verdict = facts.get("commit"), facts.get("changed"), report["verdict"]
-    middle = mark["median_s"]
+    middle, held = mark["median_s"], report["attribution"]
     reason = None if middle is not None else report["status_reason"] or "no clean step"
     run: HistoryRun = {
         "path": path,
@@ -65,7 +65,7 @@ def run_of(path: str, report: Report) -> tuple[str, HistoryRun | str, Facts]:
         "median_s": middle,
         "ci95_low_s": mark["ci95_low_s"],
         "ci95_high_s": mark["ci95_high_s"],
-        "memory_peak_bytes": (report["attribution"] or {}).get("memory_peak_bytes"),
+        "memory_peak_bytes": held["memory_peak_bytes"] if held else None,
         "verdict": verdict["slug"] if verdict else None,
         "reason": reason,
     }

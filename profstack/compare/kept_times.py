@@ -104,12 +104,12 @@ def _is_time(row: object) -> bool:
     numbers = [row["median_s"], row["waited_share"], *ends]
     if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
         return False
-    return min(row["median_s"], *ends) > 0 and 0 <= row["waited_share"] <= 1
+    return bool(min([row["median_s"], *ends]) > 0 and 0 <= row["waited_share"] <= 1)
 
 
 def text(test: str, times: Sequence[KeptTime]) -> str:
     """Return the content of a test's file: the newest times of each machine, one a line."""
-    kept = []
+    kept: list[KeptTime] = []
     for row in reversed(times):
         if sum(each["machine"] == row["machine"] for each in kept) < MOST_KEPT:
             kept.append(row)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profstack.report import compare_page
+from profstack.report import compare_page, history_page
 from tests.support.browser import EXECUTABLE, pages, shared
 from tests.support.lab import Lab
 
@@ -33,4 +33,11 @@ def compared(tmp_path):
 def opened(tmp_path):
     """Opens the page of a report; at the end nothing may be broken."""
     with pages(tmp_path) as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def history_opened(tmp_path):
+    """Opens the page of a history; at the end nothing may be broken."""
+    with pages(tmp_path, history_page.write) as open_page:
         yield open_page

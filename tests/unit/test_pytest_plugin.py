@@ -110,6 +110,10 @@ def test_files_are_small_and_damaged_ones_are_said(run, pytester):
     ]  # fmt: skip
     path = pytester.path / ".profstack/times"
     path.mkdir(parents=True)
+    # Of a few calls the interval is not known.
+    few = [_time(0.01) | {"ci95_low_s": None, "ci95_high_s": None}]
+    (path / "few.json").write_text(kept_times.text("few", few))
+    assert kept_times.read(path / "few.json") == few
     for damaged in ("{", "[]", text.replace("0.01", "null", 1), text.replace('"n"', "1, 2")):
         (path / kept_times.file_name("test_it.py::test_step", ".json")).write_text(damaged)
         result = run(_step("", 0.01))
