@@ -19,6 +19,7 @@ NAVIGATION = {
         "docs/reading-the-page",
         "docs/benchmark",
         "docs/compare",
+        "docs/pytest",
         "docs/ci",
         "docs/lock",
         "docs/nsight",

@@ -41,7 +41,7 @@ ARGUMENTS = {
 _SECONDS = 2.0
 # Calls before the counting, and those that each layer counts.
 _WARMUP, _COUNTED = 3, 3
-# From this share of waiting for a core on a time is measured again, and is not kept.
+# From this share of waiting for a core on a time is measured again.
 _CROWDED = 0.1
 
 
@@ -233,11 +233,9 @@ class _Steps:
             broken = self._over_counts(measured)
         result = _BROKEN if broken else _UNCLEAR if unclear else _FINE
         if self._config.getoption("profstack_save") and not broken:
-            if self._is_disturbed(measured):
-                result = f"{result} not saved".strip()
-            else:
+            if not self._has_neighbours:
                 self._write(path, kept_times.text(name, [*kept, self._as_kept(measured)]))
-                result = f"{result} saved".strip()
+            result = f"{result} {'not ' * self._has_neighbours}saved".strip()
         self._add(name, measured, result)
         if unclear and self._config.getoption("profstack_strict"):
             broken += unclear
@@ -248,7 +246,7 @@ class _Steps:
     def _measured(self, call: Callable[[], Any], kept: Sequence[KeptTime]) -> MeasuredStep:
         """Measure a call, once more where it was disturbed or breaks a limit; return the faster."""
         first = self._time(call, kept)
-        if not self._over_limits(first)[0] and not self._is_disturbed(first):
+        if not self._over_limits(first)[0] and first.waited_share <= _CROWDED:
             return first
         return min(first, self._time(call, kept), key=lambda each: each.median_s or 0.0)
 
@@ -271,7 +269,7 @@ class _Steps:
             samples=summary.n,
             waited_share=min(max(waited, default=0.0) / took, 1.0),
         )
-        change = change_of(kept, self._as_kept(found), waited=found.waited_share)
+        change = change_of(kept, self._as_kept(found))
         return dataclasses.replace(found, change=change)
 
     def _as_kept(self, measured: MeasuredStep) -> KeptTime:
@@ -288,11 +286,8 @@ class _Steps:
             "median_s": measured.median_s or 0.0,
             "ci95_low_s": measured.ci95_low_s,
             "ci95_high_s": measured.ci95_high_s,
+            "waited_share": measured.waited_share,
         }
-
-    def _is_disturbed(self, measured: MeasuredStep) -> bool:
-        """Return whether other work made a time worthless for later comparisons."""
-        return self._has_neighbours or measured.waited_share > _CROWDED
 
     @property
     def _counting(self) -> bool:
@@ -529,9 +524,17 @@ _WAITING_CALLS = (".cpu()", ".tolist()", "torch.synchronize()")
 
 
 def _facts(run: CountedRun) -> Facts:
-    from profstack.lock.facts import read_facts
+    """Return the facts of a step less those that depend on what other tests left in the process.
 
-    return read_facts(run)
+    These are the peak of memory, in which their tensors are alive, and what was compiled before.
+    """
+    from profstack.lock.facts import COMPILE, MEMORY, read_facts
+
+    return {
+        key: value
+        for key, value in read_facts(run).items()
+        if key.section != COMPILE and not (key.section == MEMORY and key.name.startswith("peak"))
+    }
 
 
 def _made(name: str, run: CountedRun) -> dict[str, int | str | list[str]]:

@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, settings
 from tests.support.processes import CHECKOUT, LEFT_OUT, TESTS, RunProfstack, run_python
 from tests.support.recorded_runs import RecordedRuns, recorded_runs
 
+# Tests of the pytest plugin run pytest inside of it.
+pytest_plugins = ("pytester",)
+
 # A shell starts its background jobs with SIGINT ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

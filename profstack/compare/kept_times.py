@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 from profstack.compare.noise import ASSUMED
 from profstack.errors import RecordingError
 from profstack.stats.processes import Prior, difference_reach, means, weights
+from profstack.stats.summary import FloatArray
 
 VERSION = 1
 # Kept of each machine.
@@ -31,12 +32,15 @@ _CONFIDENCE = 0.95
 _MOVING = 0.954
 # A median of differences has this share of the information that the differences hold.
 _EFFICIENCY = 0.4
+# Of fewer steps the median may be that of a change.
+_FEWEST_STEPS = 5
 
 
 class KeptTime(TypedDict):
     """The time of a step in one process, in seconds, with the interval inside that process.
 
-    `commit` ends in a plus where files differed from it.
+    `commit` ends in a plus where files differed from it. `waited_share` is the share of the time in
+    which a thread had no core: without that the step would have been faster.
     """
 
     machine: str
@@ -45,6 +49,7 @@ class KeptTime(TypedDict):
     median_s: float
     ci95_low_s: float | None
     ci95_high_s: float | None
+    waited_share: float
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,11 @@ def read(path: Path) -> list[KeptTime]:
 def _is_time(row: object) -> bool:
     if not isinstance(row, dict) or row.keys() != KeptTime.__annotations__.keys():
         return False
-    numbers = [row["median_s"], row["ci95_low_s"], row["ci95_high_s"]]
-    known = [each for each in numbers if each is not None]
-    return row["median_s"] is not None and all(
-        isinstance(each, (int, float)) and math.isfinite(each) and each > 0 for each in known
-    )
+    ends = [each for each in (row["ci95_low_s"], row["ci95_high_s"]) if each is not None]
+    numbers = [row["median_s"], row["waited_share"], *ends]
+    if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
+        return False
+    return min(row["median_s"], *ends) > 0 and 0 <= row["waited_share"] <= 1
 
 
 def text(test: str, times: Sequence[KeptTime]) -> str:
@@ -116,16 +121,15 @@ def text(test: str, times: Sequence[KeptTime]) -> str:
 def change_of(kept: Sequence[KeptTime], now: KeptTime, *, waited: float = 0.0) -> KeptChange | None:
     """Return the change from the last kept state; None where this machine has none.
 
-    That state are the newest times of one commit, however many there are. `waited` is the share of
-    the new time in which a thread waited for a core: without it the step would have been faster.
+    That state are the newest times of one commit, however many there are. Waiting for a core makes
+    the interval longer, on the side of the time that waited.
     """
     here = [row for row in kept if row["machine"] == now["machine"]]
     if not here:
         return None
-    states = [list(rows) for _, rows in groupby(here, key=lambda row: row["commit"])]
-    last = states[-1]
-    prior = _prior(here[: len(here) - len(last) + 1])
-    before = _logs(last)
+    states = [_logs(rows) for _, rows in groupby(here, key=lambda row: row["commit"])]
+    before, prior = states[-1], _prior(states)
+    last = here[len(here) - before.shape[1] :]
     inside = 0.0
     if now["ci95_low_s"] is not None and now["ci95_high_s"] is not None:
         inside = (now["ci95_high_s"] - now["ci95_low_s"]) / 4.0 / now["median_s"]
@@ -134,30 +138,36 @@ def change_of(kept: Sequence[KeptTime], now: KeptTime, *, waited: float = 0.0) -
     is_now = Prior(math.hypot(one, inside), was.freedom)
     after = means(_logs([now]), weights([1.0]), is_now)
     reach = float(difference_reach(was, after, _CONFIDENCE)[0])
+    waited = median(row["waited_share"] for row in last)
     middle = float(after.values[0] - was.values[0])
     return KeptChange(
         before_s=math.exp(float(was.values[0])),
         ratio=math.exp(middle),
-        low=math.exp(middle - reach) * (1.0 - waited),
-        high=math.exp(middle + reach),
+        low=math.exp(middle - reach) * (1.0 - now["waited_share"]),
+        high=math.exp(middle + reach) / max(1.0 - waited, 0.01),
         processes=len(last),
         deviation=one,
     )
 
 
-def _logs(rows: Sequence[KeptTime]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _logs(rows: Iterable[KeptTime]) -> FloatArray:
     return np.log(np.array([[row["median_s"] for row in rows]], dtype=np.float64))
 
 
-def _prior(rows: Sequence[KeptTime]) -> Prior:
-    """Return what earlier times say of the spread: by the median of the steps from one to the next.
+def _prior(states: Sequence[FloatArray]) -> Prior:
+    """Return what is known of the spread between processes beside the last state itself.
 
-    Most of them are noise, since few commits change the time of a test.
+    What is assumed, what earlier states show, and the steps from state to state: by their median,
+    since few commits change the time of a test.
     """
-    steps = [abs(math.log(b["median_s"] / a["median_s"])) for a, b in pairwise(rows)]
-    freedom = _EFFICIENCY * len(steps)
-    seen = median(steps) / _MOVING if steps else 0.0
-    assumed = float(ASSUMED.deviation)
-    total = ASSUMED.freedom + freedom
-    pooled = (ASSUMED.freedom * assumed**2 + freedom * seen**2) / total
-    return Prior(math.sqrt(pooled), total)
+    freedom = ASSUMED.freedom
+    squares = freedom * float(ASSUMED.deviation) ** 2
+    for state in states[:-1]:
+        freedom += state.size - 1
+        squares += state.size * float(state.var())
+    steps = [abs(float(b[0, 0] - a[0, -1])) for a, b in pairwise(states)]
+    if len(steps) >= _FEWEST_STEPS:
+        worth = _EFFICIENCY * len(steps)
+        freedom += worth
+        squares += worth * (median(steps) / _MOVING) ** 2
+    return Prior(math.sqrt(squares / freedom), freedom)

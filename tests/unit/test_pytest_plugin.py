@@ -1,0 +1,170 @@
+"""The pytest plugin: limits on both sides, kept times, the table, and locks."""
+
+import json
+from itertools import repeat
+
+import pytest
+import torch
+
+from profstack import environment
+from profstack.bench import measure
+from profstack.compare import kept_times
+from profstack.stats.summary import summarize
+from tests.support.processes import CHECKOUT
+
+# Loaded before pytester notes which modules there are: torch cannot be imported twice.
+assert torch
+
+ALONE = ("-p", "profstack.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
+
+
+class _Measured:
+    """A measurement whose times are what the step returns, in seconds."""
+
+    def __init__(self, call, policy):
+        self._step_s = call()
+
+    def summary(self):
+        return summarize([self._step_s * (0.95 + 0.001 * (37 * at % 101)) for at in range(101)])
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Run a test file with the plugin alone; the step of a test returns the time it took."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setattr(measure, "measure", _Measured)
+    monkeypatch.setattr(environment, "run_delays_s", dict)
+
+    def run(text, *options):
+        pytester.makepyfile(test_it=text)
+        return pytester.runpytest_inprocess(*ALONE, *options)
+
+    return run
+
+
+def _step(limits, step_s):
+    mark = f"@pytest.mark.profstack({limits})\n" if limits else ""
+    body = f"def test_step(measure_step): measure_step(lambda: {step_s})\n"
+    return f"import pytest\n{mark}{body}"
+
+
+@pytest.mark.parametrize(
+    ("step_s", "result"), [(0.0097, "passed"), (0.01001, "cannot tell"), (0.0104, "failed")]
+)
+def test_a_limit_in_seconds_is_held_with_the_interval(run, step_s, result):
+    # The interval of the made-up times reaches 1 to 2 % to both sides.
+    text = _step("max_s=0.01", step_s)
+    strict = run(text, "--profstack-strict")
+    strict.assert_outcomes(**({"passed": 1} if result == "passed" else {"failed": 1}))
+    if result != "passed":
+        strict.stdout.fnmatch_lines(["*the step takes *, the limit is 10.0 ms"])
+    run(text).assert_outcomes(**({"failed": 1} if result == "failed" else {"passed": 1}))
+
+
+def test_times_are_kept_and_compared_by_what_processes_differ_by(run, pytester):
+    for step_s in (0.010, 0.0101, 0.0099):
+        result = run(_step("", step_s), "--profstack-save")
+    result.stdout.fnmatch_lines(["*profstack: steps*", "test_it.py::test_step*9.9?*saved*"])
+    [path] = (pytester.path / ".profstack" / "times").iterdir()
+    kept = kept_times.read(path)
+    assert [round(row["median_s"], 4) for row in kept] == [0.0100, 0.0101, 0.0099]
+    assert "times/" in (pytester.path / ".profstack" / ".gitignore").read_text()
+    # Three processes cannot tell a tenth, and can tell a half.
+    run(_step("compare='5%'", 0.011)).assert_outcomes(passed=1)
+    run(_step("compare='5%'", 0.011), "--profstack-strict").assert_outcomes(failed=1)
+    slower = run(_step("", 0.015), "--profstack-compare=5%", "--profstack-save")
+    slower.assert_outcomes(failed=1)
+    slower.stdout.fnmatch_lines(["step +50.0 % (*) against the kept time, *; the limit is 5 %"])
+    assert kept_times.read(path) == kept
+    run(_step("compare=0.05", 0.005), "--profstack-strict").assert_outcomes(passed=1)
+
+
+def _time(step_s, commit="a", machine="m", waited=0.0):
+    return {
+        "machine": machine, "saved_at": "", "commit": commit, "median_s": step_s,
+        "ci95_low_s": step_s * 0.999, "ci95_high_s": step_s * 1.001, "waited_share": waited,
+    }  # fmt: skip
+
+
+def test_the_last_state_counts_and_more_of_them_tell_smaller_changes():
+    old = [_time(0.020, "old")]
+    few, many = ([_time(0.010 + 0.0001 * (at % 3)) for at in range(n)] for n in (2, 18))
+    changes = [kept_times.change_of([*old, *kept], _time(0.011, "b")) for kept in (few, many)]
+    assert [each.processes for each in changes] == [2, 18]
+    assert changes[0].before_s == pytest.approx(0.01005, rel=1e-3)
+    assert changes[0].low < 1.0 < changes[1].low
+    assert kept_times.change_of(many, _time(0.011, machine="other")) is None
+
+
+def test_waiting_for_a_core_makes_a_step_no_slower():
+    kept = [_time(0.010)] * 18
+    assert kept_times.change_of(kept, _time(0.02)).low > 1.5
+    assert kept_times.change_of(kept, _time(0.02, waited=0.5)).low < 1.0
+
+
+def test_files_are_small_and_damaged_ones_are_said(run, pytester):
+    rows = [_time(0.01 + at) for at in range(30)] + [_time(1.0, machine="n")] * 2
+    text = kept_times.text("test_it.py::test_step", rows)
+    assert [row["median_s"] for row in json.loads(text)["times"]] == [
+        *(0.01 + at for at in range(10, 30)), *repeat(1.0, 2),
+    ]  # fmt: skip
+    path = pytester.path / ".profstack/times"
+    path.mkdir(parents=True)
+    for damaged in ("{", "[]", text.replace("0.01", "null", 1), text.replace('"n"', "1, 2")):
+        (path / kept_times.file_name("test_it.py::test_step", ".json")).write_text(damaged)
+        result = run(_step("", 0.01))
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*keep times anew with --profstack-save*"])
+    names = {kept_times.file_name(name, "") for name in ("a::b[1-2]", "a::b[1.2]", "a" * 300)}
+    assert len(names) == 3
+    assert max(map(len, names)) < 100
+
+
+def test_wrong_limits_are_refused_and_off_calls_once(run):
+    for limits in ("max_seconds=1", "0.5", "compare='fast'"):
+        run(_step(limits, 0.01)).assert_outcomes(errors=1)
+    assert run(_step("", 0.01), "--profstack-compare=fast").ret == pytest.ExitCode.USAGE_ERROR
+    text = (
+        "def test_step(measure_step):\n    calls = []\n    step = measure_step(calls.append, 1)\n"
+    )
+    text += "    assert (calls, step.median_s) == ([1], None)\n"
+    result = run(text, "--profstack-off")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*profstack: steps*")
+
+
+_COUNTED = """
+import pytest, torch
+net = torch.nn.Linear(8, 4)
+def step(reads):
+    loss = net(torch.ones(2, 8)).sum()
+    loss.backward()
+    for _ in range(reads):
+        loss.item()
+def test_lock(lock_step): lock_step(step, {reads})
+@pytest.mark.profstack(max_flop={flop}, max_syncs={reads})
+def test_flop(measure_step): measure_step(lambda: step({reads}) or 0.01)
+@pytest.mark.profstack(max_syncs={reads} - 1)
+def test_syncs(measure_step): measure_step(lambda: step({reads}) or 0.01)
+"""
+
+
+def test_exact_numbers_have_locks_and_limits(run):
+    # A forward and one backward product: the inputs need no gradient.
+    flop = 2 * 2 * (2 * 8 * 4)
+    counted = _COUNTED.format(reads=1, flop=flop)
+    missing = run(counted)
+    missing.assert_outcomes(passed=1, failed=2)
+    missing.stdout.fnmatch_lines(["*write it with --profstack-lock and commit it"])
+    missing.stdout.fnmatch_lines(["*most waits for the device in a step: 0, counted 1"])
+    run(counted, "--profstack-lock", "-k", "test_lock").assert_outcomes(passed=1)
+    run(counted, "-k", "test_lock").assert_outcomes(passed=1)
+    changed = run(_COUNTED.format(reads=2, flop=flop - 1), "-k", "test_lock or test_flop")
+    changed.assert_outcomes(failed=2)
+    changed.stdout.fnmatch_lines(["*.item() is called 2 instead of 1*test_it.py:7"])
+    changed.stdout.fnmatch_lines([f"*most floating-point*: {flop - 1}, counted {flop}"])
+
+
+def test_the_plugin_is_an_entry_point():
+    text = (CHECKOUT / "setup.cfg").read_text()
+    assert "pytest11 =\n    profstack = profstack.pytest_plugin\n" in text
