@@ -25,8 +25,8 @@ from profstack.layer import Description, Mode, SliceContext, SliceData, Wrapper
 from profstack.readers.watch import Sampler
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
-# Intervals that are named one by one.
-_MOST_TIMES = 3
+# Intervals that are named one by one: as many as a long run has by its length alone.
+_MOST_TIMES = 4
 
 
 class WatchWrapper(Wrapper):

@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 
 from profstack.cache import keep_cached, read_cached
+from profstack.compare.inequalities import waited_share
 from profstack.compare.sides import Side
 from profstack.stats.processes import (
     Means,
@@ -47,6 +48,9 @@ _OF_ITSELF, _OF_THE_WHOLE = 0.1, 0.015
 _PER_DEVIATION = 2.0
 # The whole run has an end and a beginning that depend on the file system's caches.
 _RUN_FACTOR = 1.5
+
+# Steps that wait for more of their time say nothing at all.
+_MOST_WAITED = 0.95
 
 _STORE = "process-spreads.json"
 _MOST_KEPT = 200
@@ -174,14 +178,13 @@ class Noise:
 
 
 def _disturbance(side: Side) -> float:
-    """Return the share of the clean steps in which their thread waited for a core."""
-    shares = [0.0]
-    for report in side.reports:
-        found = report["processes"]
-        if found["no_core_s"] and found["step_s"]:
-            shares.append(found["no_core_s"] / found["step_s"])
-    # A step that waits half of its time takes twice as long: half of that is the usual error.
-    return min(max(shares), 0.5) / 2.0
+    """Return the relative standard deviation that waiting for a core adds to a side's steps.
+
+    A step that waits for half of its time takes twice as long: half of that, as a logarithm, is
+    taken for the usual error.
+    """
+    shares = [waited_share(report) or 0.0 for report in side.reports]
+    return -math.log(1.0 - min(max(shares), _MOST_WAITED)) / 2.0
 
 
 # The store of spreads in the user's cache.

@@ -198,7 +198,12 @@ def _sentence(
     parts = _parts_words(shown)
     if slug in ("faster", "slower"):
         return f"{size}: {parts}"
-    below = f"changes below {format_share(floor)} cannot be told" if floor is not None else ""
+    below = ""
+    if floor is not None:
+        size_words = (
+            f"below {format_share(floor)}" if floor < 1.0 else f"below {1 + floor:.2g} times"
+        )
+        below = f"changes {size_words} cannot be told"
     told = any(part["beyond_noise"] for part in found.parts)
     inside = f"; beyond noise inside it: {parts}" if told else ""
     if slug == "same":

@@ -59,7 +59,7 @@ def test_what_is_handed_over_and_noted(sampler):
     text = wrapper.flush().truncated
     for part in ("20 ms from 200 s", "40 ms from 600 s", f"{1e3 * WATCH_INTERVAL_S:.0f} ms before"):
         assert part in text
-    sampler.thinned += [(700.0, 0.120), (710.0, 0.030)]
+    sampler.thinned += [(700.0, 0.120), (710.0, 0.030), (720.0, 0.060)]
     text = wrapper.flush().truncated
     assert "every 20 to 120 ms from 200 s on, every 10 ms before" in text
     sampler.stacks.cut = True
