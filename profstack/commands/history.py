@@ -49,9 +49,10 @@ def execute(arguments: argparse.Namespace) -> int:
     made = history(_reports(paths, left_out), left_out, arguments.script)
     if not made["programs"]:
         wanted = f" of {arguments.script}" if arguments.script else ""
-        raise RecordingError(
-            f"no run{wanted} in {len(paths)} reports", next_step="see 'profstack history --help'"
-        )
+        lost = made["left_out"]
+        why = f" ({lost[0]['path']}: {lost[0]['reason']})" if lost else ""
+        what = f"no run{wanted} in {len(paths)} reports{why}"
+        raise RecordingError(what, next_step="see 'profstack history --help'")
     if arguments.format == "json":
         printed = files.text(made)
     elif arguments.format == "csv":
