@@ -18,6 +18,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from profstack.storage.schema.comparison import Comparison
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
@@ -332,7 +334,7 @@ def record_pair(pair: Pair, home: Path, processes: int) -> tuple[list[Path], lis
     return sides
 
 
-def faults(pair: Pair, comparison: dict, text: str) -> list[str]:
+def faults(pair: Pair, comparison: Comparison, text: str) -> list[str]:
     """Return what is wrong with a comparison."""
     verdict, found = comparison["verdict"], []
     sentence = verdict["sentence"]
