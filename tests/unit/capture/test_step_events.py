@@ -94,7 +94,7 @@ class Told:
 
 
 def named(number, is_loss=False):
-    return ModuleInfo(number, f"Net#{number}", None, "Net", number, None, 100, is_loss)
+    return ModuleInfo(number, f"Net#{number}", None, "Net", number, None, 100, is_loss=is_loss)
 
 
 @pytest.fixture

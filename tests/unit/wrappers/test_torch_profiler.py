@@ -73,7 +73,8 @@ def test_rows_are_of_the_steps_that_count(observe, hooks):
     # Shapes are recorded, and what follows from them; no memory in this mode.
     assert (bool(taken.frames["moved_bytes"]), bool(taken.frames["flop_counts"])) == (True, True)
     # Detail has memory and its owners, lines have tables of their own, and others stay as they are.
-    detail, added = observe("detail"), {"memory_owners", "module_peaks", "peak_holders"}
+    added = {"memory_owners", "module_peaks", "peak_holders", "allocations"}
+    detail = observe("detail")
     assert set(detail.frames) == set(taken.frames) | added
     assert detail.frames["memory_owners"]
     lines = observe("lines")
