@@ -56,5 +56,7 @@ def _inside(file: str | None, top: str) -> str | None:
     """Return a file's path below the repository's top; None for a file outside it."""
     if file is None:
         return None
-    inside = os.path.relpath(os.path.join(top, file), top)
-    return None if inside.startswith(os.pardir) else inside.replace(os.sep, "/")
+    # A recording has `~` in place of the home folder, in which GitHub's runners have the workspace.
+    whole = os.path.expanduser(file) if file.startswith("~/") else file
+    inside = os.path.relpath(os.path.join(top, whole), top)
+    return None if inside.split(os.sep)[0] == os.pardir else inside.replace(os.sep, "/")

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from profstack.report.annotations import command, github
 from profstack.report.compare_markdown import code, markdown, words
 from tests.support.comparisons import change, comparison, hostile
@@ -34,6 +36,24 @@ def test_broken_rules_are_errors_in_the_repository_and_kept_ones_nothing():
     ]
     assert not any("\n" in line for line in lines)
     assert len(github({**comparison(), "gates": gates * 20}, "/app")) == 10
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("~/work/repo/repo/train.py", "train.py"),
+        ("~/work/repo/other.py", None),
+        ("~/..py", None),
+        ("a/b.py", "a/b.py"),
+        ("..odd/b.py", "..odd/b.py"),
+    ],
+)
+def test_a_path_in_the_home_folder_is_found_in_the_repository(monkeypatch, file, shown):
+    monkeypatch.setenv("HOME", "/home/runner")
+    gates = [gate("step > 5%", "broken", file)]
+    [line] = github({**comparison(), "gates": gates}, "/home/runner/work/repo/repo")
+    start = "::error " if shown is None else f"::error file={shown},line=41,"
+    assert line.startswith(f"{start}title=")
 
 
 def test_without_rules_slower_parts_are_warnings():
