@@ -278,7 +278,9 @@ class _Steps:
         environment = _environment(self._config.rootpath)
         machine = [str(environment.get(name)) for name in ("cpu", "usable_cores")]
         commit = environment.get("commit")
-        state = None if commit is None else f"{commit}{'+' * bool(environment.get('changed'))}"
+        state = (
+            None if commit is None else f"{commit}{'+' * (environment.get('changed') is not False)}"
+        )
         return {
             "machine": ", ".join([*machine, *_devices()]),
             "saved_at": iso(time.time()),

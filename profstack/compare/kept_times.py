@@ -39,8 +39,8 @@ _FEWEST_STEPS = 5
 class KeptTime(TypedDict):
     """The time of a step in one process, in seconds, with the interval inside that process.
 
-    `commit` ends in a plus where files differed from it. `waited_share` is the share of the time in
-    which a thread had no core: without that the step would have been faster.
+    `commit` ends in a plus where files differed from it, or may have. `waited_share` is the share
+    of the time in which a thread had no core: without that the step would have been faster.
     """
 
     machine: str
@@ -121,13 +121,15 @@ def text(test: str, times: Sequence[KeptTime]) -> str:
 def change_of(kept: Sequence[KeptTime], now: KeptTime, *, waited: float = 0.0) -> KeptChange | None:
     """Return the change from the last kept state; None where this machine has none.
 
-    That state are the newest times of one commit, however many there are. Waiting for a core makes
-    the interval longer, on the side of the time that waited.
+    That state are the newest times of one commit, however many there are. Where the commit is
+    unknown, or files differed from it, the code may have changed from time to time: there it is the
+    newest time alone. Waiting for a core makes the interval longer, on the side of the time that
+    waited.
     """
     here = [row for row in kept if row["machine"] == now["machine"]]
     if not here:
         return None
-    states = [_logs(rows) for _, rows in groupby(here, key=lambda row: row["commit"])]
+    states = [_logs(row for _, row in rows) for _, rows in groupby(enumerate(here), key=_state)]
     before, prior = states[-1], _prior(states)
     last = here[len(here) - before.shape[1] :]
     inside = 0.0
@@ -148,6 +150,13 @@ def change_of(kept: Sequence[KeptTime], now: KeptTime, *, waited: float = 0.0) -
         processes=len(last),
         deviation=one,
     )
+
+
+def _state(numbered: tuple[int, KeptTime]) -> int | str:
+    """Return the name of the code that a time is of, the time's own number if nobody knows it."""
+    number, row = numbered
+    commit = row["commit"]
+    return number if commit is None or commit.endswith("+") else commit
 
 
 def _logs(rows: Iterable[KeptTime]) -> FloatArray:

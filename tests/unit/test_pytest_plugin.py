@@ -61,7 +61,9 @@ def test_a_limit_in_seconds_is_held_with_the_interval(run, step_s, result):
     run(text).assert_outcomes(**({"failed": 1} if result == "failed" else {"passed": 1}))
 
 
-def test_times_are_kept_and_compared_by_what_processes_differ_by(run, pytester):
+def test_times_are_kept_and_compared_by_what_processes_differ_by(run, pytester, monkeypatch):
+    known = {"commit": "a", "changed": False}
+    monkeypatch.setattr(environment, "environment_facts", lambda _: known)
     for step_s in (0.010, 0.0101, 0.0099):
         result = run(_step("", step_s), "--profstack-save")
     result.stdout.fnmatch_lines(["*profstack: steps*", "test_it.py::test_step*9.9?*saved*"])
@@ -94,6 +96,16 @@ def test_the_last_state_counts_and_more_of_them_tell_smaller_changes():
     assert changes[0].before_s == pytest.approx(0.01005, rel=1e-3)
     assert changes[0].low < 1.0 < changes[1].low
     assert kept_times.change_of(many, _time(0.011, machine="other")) is None
+
+
+@pytest.mark.parametrize(("commit", "processes"), [("a", 3), ("a+", 1), (None, 1)])
+def test_code_that_no_commit_holds_is_its_newest_time_alone(commit, processes):
+    kept = [_time(step_s, commit) for step_s in (0.02, 0.02, 0.01)]
+    change = kept_times.change_of(kept, _time(0.011))
+    assert change.processes == processes
+    assert change.before_s == pytest.approx(
+        0.01 if processes == 1 else 0.02 ** (2 / 3) * 0.01 ** (1 / 3)
+    )
 
 
 def test_waiting_for_a_core_makes_a_step_no_slower():
