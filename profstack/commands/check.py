@@ -13,6 +13,7 @@ from profstack.commands.lock import Counter, add_options, lock_path, read_argume
 from profstack.commands.options import CommandParser, tell
 from profstack.errors import RecordingError
 from profstack.launch.counted_run import Counting
+from profstack.launch.process import interrupted_by_signals
 from profstack.launch.target import Target
 from profstack.lock import lockfile, text
 from profstack.lock.differences import Comparison, Difference, compare
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+@interrupted_by_signals()
 def main(argv: list[str]) -> int:
     """Run the command; return 0 where nothing differs, 1 where something does."""
     options, target = read_arguments(parser(), argv)

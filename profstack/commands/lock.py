@@ -17,6 +17,7 @@ from profstack.capture.step_rules import RULES
 from profstack.commands.options import CommandParser, count, tell
 from profstack.errors import RecordingError, UsageError
 from profstack.launch.counted_run import Counting, run_counted
+from profstack.launch.process import interrupted_by_signals
 from profstack.launch.target import Target, own_rank, parse, split
 from profstack.lock import lockfile
 from profstack.lock.facts import CountedRun, Facts, TooFewStepsError, read_facts
@@ -143,17 +144,17 @@ def _portable(argument: str) -> str:
     return f"{name}{separator}{os.path.basename(value)}" if os.path.isabs(value) else argument
 
 
+@interrupted_by_signals()
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     options, target = read_arguments(parser(), argv)
     path = lock_path(options.output, target)
     _refuse_other(path, target, force=options.force)
+    # With what draws pages; `check` needs none of it.
+    from profstack.report.html import replace_text
+
     lock = _shortest(options, target)
-    try:
-        path.write_text(lockfile.text_of(lock), encoding="utf-8")
-    except OSError as error:
-        what = f"cannot be written ({error.strerror})"
-        raise RecordingError(what, where=str(path), next_step="choose another with -o") from None
+    replace_text(path, lockfile.text_of(lock))
     if not options.quiet:
         for key, values in sorted(lock.unstable.items()):
             name = " ".join(part for part in (key.section, key.of, key.name) if part)

@@ -182,11 +182,7 @@ def _own(options: argparse.Namespace) -> Iterator[str]:
 
 def _of_command(text: str, own: Iterator[str]) -> Program:
     """Return the program of a command line of --run."""
-    parser = run_command.parser()
-    valued = [each.option_strings for each in parser._actions if each.nargs is None]
-    program = parse_side(text, frozenset(chain.from_iterable(valued)))
-    # What is wrong in them is said before anything runs.
-    parser.parse_args(list(program.own))
+    program = parse_side(text, run_command.parser())
     return replace(program, own=(*own, *program.own))
 
 

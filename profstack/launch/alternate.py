@@ -13,25 +13,28 @@ itself in 0.5 to 4.5 %; with intervals of 95 % it was 2 to 9 %.
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
 
 from profstack.errors import ProfstackError, RecordingError, TargetError, UsageError
-from profstack.launch.process import interpreter_flags, interrupted_by_signals
+from profstack.launch.process import (
+    interpreter_flags,
+    interrupted_by_signals,
+    wait_for_session,
+)
 from profstack.launch.target import Target
 from profstack.launch.target import parse as parse_target
 from profstack.launch.target import split as split_target
@@ -52,13 +55,11 @@ MOST = 20
 _LIGHT = ("--skip", "memory,nvtx")
 _CHOOSE_LAYERS = ("--layers", "--skip", "--light")
 # Options of `profstack run` that concern its page, or start the script more than once.
-_NOT_HERE = ("-o", "--output", "--force", "--open", "--rerun", "--nsys", "--nsys-path", "--ranks")
+_NOT_HERE = ("output", "force", "open", "rerun", "nsys", "nsys_path", "ranks")
 # This very profstack, whatever the working folder holds; another interpreter has its own.
 _OURS = "import sys; sys.path[0] = {root!r}; from profstack.commands import main; sys.exit(main())"
 _THEIRS = "import sys; del sys.path[0]; from profstack.commands import main; sys.exit(main())"
 _ROOT = str(Path(__file__).resolve().parents[2])
-# Given to an interrupted process, to end its script and itself.
-_GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -290,22 +291,7 @@ def _execute(program: Program, command: Sequence[str], log: Path) -> int:
         raise TargetError(
             f"cannot be started ({error.strerror})", where=where, next_step=step
         ) from None
-    try:
-        return process.wait()
-    except BaseException:
-        _end(process)
-        raise
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process with all that it has started, and kill what does not end."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.wait(_GRACE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return wait_for_session(process)
 
 
 def _failure(side: str, program: Program, code: int, log: Path) -> ProfstackError:
@@ -352,11 +338,11 @@ _OF_A_SHELL = re.compile(r"&&?|\|\|?|;|[0-9]?(>|>>|<)(&[0-9])?")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
-def parse_command(text: str, valued: frozenset[str]) -> Program:
+def parse_command(text: str, parser: argparse.ArgumentParser) -> Program:
     """Return the program of a command line: `[NAME=VALUE ...] [python | profstack run] words`.
 
-    `valued` are the options of `profstack run` that take a value. No shell reads it. Raises
-    UsageError where it cannot be run.
+    `parser` is that of `profstack run`. No shell reads the line. Raises UsageError where it cannot
+    be run.
     """
     try:
         words = shlex.split(text)
@@ -377,15 +363,27 @@ def parse_command(text: str, valued: frozenset[str]) -> Program:
         del words[:2]
     elif words and _PYTHON.fullmatch(os.path.basename(words[0])):
         interpreter = _interpreter(words.pop(0))
-    own, target = split_target(words, valued)
-    for option in own:
-        if option.partition("=")[0] in _NOT_HERE:
-            step = "leave it out of the command"
-            raise UsageError(f"{option} is not for a side", where="--run", next_step=step)
+    valued = (each.option_strings for each in parser._actions if each.nargs is None)
+    own, target = split_target(words, frozenset(chain.from_iterable(valued)))
+    _refuse_options(own, parser)
     program = parse_target(target)
     program.check()
     label = shlex.join(presentable_argv(shlex.split(text)))
     return Program(label, tuple(own), program, environment, interpreter=interpreter)
+
+
+def _refuse_options(own: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Raise UsageError for options that are wrong, or not for a side.
+
+    The parser tells which are given: `-oX`, `-o X` and `--output=X` are one.
+    """
+    # Without their defaults, even one that is given as its default is seen.
+    given = parser.parse_args(list(own), argparse.Namespace(**dict.fromkeys(_NOT_HERE)))
+    for action in parser._actions:
+        if action.dest in _NOT_HERE and getattr(given, action.dest) is not None:
+            what = f"{action.option_strings[-1]} is not for a side"
+            step = "leave it out of the command"
+            raise UsageError(what, where="--run", next_step=step)
 
 
 def _interpreter(word: str) -> str:

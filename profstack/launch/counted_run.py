@@ -44,7 +44,8 @@ class Counting:
 def run_counted(arguments: Sequence[str], folder: Path, counting: Counting) -> None:
     """Record a run of `python arguments` in `folder`.
 
-    Raise TargetError where the script fails or never imports torch.
+    Raise TargetError where the script fails or never imports torch. An interrupt ends the script
+    with all that it has started.
     """
     options: RunOptions = {
         # Slices end by counts of steps, never by time.
@@ -72,13 +73,9 @@ def run_counted(arguments: Sequence[str], folder: Path, counting: Counting) -> N
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        try:
-            code = child.wait()
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+        code = process.wait_for_session(child)
     if code != 0 or not (folder / DATABASE).is_file():
         lines = printed.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         said = " / ".join(lines[-_LAST_LINES:])

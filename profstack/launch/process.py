@@ -108,6 +108,8 @@ _INJECTED = Path(__file__).resolve().parent / "injected"
 # si_code of a signal sent by the kernel, the terminal's Ctrl-C among them.
 _SI_KERNEL = 128
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT})
+# Given to an interrupted process, to end its script and itself.
+_GRACE_S = 10.0
 
 
 def interpreter_flags(original: Sequence[str] | None = None) -> list[str]:
@@ -249,16 +251,42 @@ def _forward(got: signal.struct_siginfo, child: int, observer: SignalObserver | 
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does.
 
-    Else what this process started, or made for a while, would outlive it.
+    Else what this process started, or made for a while, would outlive it. A signal that is ignored,
+    as `nohup` ignores SIGHUP, stays ignored.
     """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    # None is a handler that is not Python's, which could not be put back.
+    taken = [each for each in numbers if signal.getsignal(each) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, interrupt) for number in taken}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def wait_for_session(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process with a session of its own, and return its exit code.
+
+    An exception meanwhile, such as that of an interrupt, ends the whole session.
+    """
+    try:
+        return process.wait()
+    except BaseException:
+        _end_session(process)
+        raise
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a process with all that it has started, and kill what does not end."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.wait(_GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,8 +1,14 @@
 """`profstack lock` and `profstack check` on a script that is changed."""
 
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
+import pytest
+
+from profstack.lock.lockfile import Lock, text_of
 from tests.support.processes import clean_environment
 
 SCRIPT = """
@@ -63,3 +69,45 @@ def test_a_check_is_equal_and_names_a_changed_line(tmp_path):
     other.write_text(SCRIPT)
     refused = profstack(tmp_path, "lock", "other.py")
     assert (refused.returncode, "-o other.lock" in refused.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        "other.py", "profstack.lock", "train.py",
+    ]  # fmt: skip
+
+
+# It starts a process, says so, and waits; neither ends by itself.
+WAITS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+with open("started.tmp", "w") as file:
+    file.write(str(child.pid))
+os.rename("started.tmp", "started")
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("command", ["lock", "check"])
+def test_a_signal_ends_the_script_with_what_it_started(tmp_path, command):
+    (tmp_path / "train.py").write_text(WAITS)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "profstack.lock").write_text(
+        text_of(Lock({"script": "train.py", "warmup": 1, "steps": 1}, {}, {}))
+    )
+    words = [sys.executable, "-m", "profstack", command, "train.py"]
+    environment = clean_environment(TMPDIR=str(tmp_path / "tmp"))
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    started = tmp_path / "started"
+    try:
+        until = time.monotonic() + 120
+        while not started.is_file() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        [script] = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert not script.is_running()
+    with pytest.raises(psutil.NoSuchProcess):
+        # A zombie may be left where nobody takes it.
+        psutil.Process(int(started.read_text())).exe()
+    assert list((tmp_path / "tmp").glob("profstack-lock-*")) == []

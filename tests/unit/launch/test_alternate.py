@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from profstack.commands import run
 from profstack.errors import UsageError
 from profstack.launch.alternate import (
     CLEAR,
@@ -80,29 +81,29 @@ def test_no_interval_of_one_process_or_of_one_too_wide():
     assert process_ratio([1.0, 3.0], [1.0, 30.0], 0.95).high is None
 
 
-VALUED = frozenset(("--max-steps", "-o", "--output"))
+PARSER = run.parser()
 
 
 def test_a_command_line_becomes_words_variables_and_an_interpreter(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     text = "A=1 B_2='x y' python train.py --lr '1 2' API_TOKEN=abcdef"
-    program = parse_command(text, VALUED)
+    program = parse_command(text, PARSER)
     assert program.target.arguments == ("train.py", "--lr", "1 2", "API_TOKEN=abcdef")
     assert (program.environment["A"], program.environment["B_2"]) == ("1", "x y")
     assert program.interpreter == sys.executable
     assert "abcdef" not in program.label
-    program = parse_command("profstack run --max-steps 5 -m json.tool x", VALUED)
+    program = parse_command("profstack run --max-steps 5 -m json.tool x", PARSER)
     assert (program.own, program.target.arguments[1]) == (("--max-steps", "5"), "json.tool")
     assert "--skip" not in program.command(tmp_path / "r", first=True)
     command = program.command(tmp_path / "r", first=False)
     assert command[-4:] == ["--", "-m", "json.tool", "x"]
     assert command.index("--max-steps") > command.index("--skip")
     for chosen in ("--light", "--layers=torch"):
-        program = parse_command(f"{chosen} train.py", VALUED)
+        program = parse_command(f"{chosen} train.py", PARSER)
         assert "--skip" not in program.command(tmp_path / "r", first=False)
-    assert parse_command(f"{sys.executable} train.py", VALUED).interpreter == sys.executable
-    assert parse_command("/bin/sh train.py", VALUED).target.program == "/bin/sh"
+    assert parse_command(f"{sys.executable} train.py", PARSER).interpreter == sys.executable
+    assert parse_command("/bin/sh train.py", PARSER).target.program == "/bin/sh"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,11 @@ def test_a_command_line_becomes_words_variables_and_an_interpreter(tmp_path, mon
         ("train.py > log", "'>' has no meaning"),
         ("cd x && python train.py", "'&&' has no meaning"),
         ("train.py 'unclosed", "cannot be read"),
-        ("-o here train.py", "-o is not for a side"),
+        ("-o here train.py", "--output is not for a side"),
+        ("-ohere train.py", "--output is not for a side"),
+        ("-qohere train.py", "--output is not for a side"),
+        ("--ranks=0 train.py", "--ranks is not for a side"),
+        ("--max-steps 0 train.py", "0 is not above 0"),
         ("--nsys train.py", "--nsys is not for a side"),
         ("/nowhere/python3.11 train.py", "no interpreter /nowhere/python3.11"),
         ("A=1", "no script to run"),
@@ -123,5 +128,5 @@ def test_a_command_line_that_cannot_be_run_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     with pytest.raises(UsageError, match=r".*") as refused:
-        parse_command(text, VALUED)
+        parse_command(text, PARSER)
     assert said in str(refused.value)

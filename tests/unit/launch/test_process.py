@@ -63,6 +63,23 @@ def run(tmp_path, monkeypatch, observer):
     assert left == []
 
 
+def test_ignored_signals_stay_ignored_where_others_interrupt():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in numbers}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with process.interrupted_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+            for each in (signal.SIGINT, signal.SIGTERM):
+                with pytest.raises(KeyboardInterrupt):
+                    signal.raise_signal(each)
+        left = [signal.getsignal(each) for each in numbers]
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert left == [signal.SIG_DFL, signal.SIG_DFL, signal.SIG_IGN]
+
+
 WAITING = "until [ -e go ]; do sleep 0.02; done; "
 
 
