@@ -156,9 +156,12 @@ def main(argv: list[str]) -> int:
     lock = _shortest(options, target)
     replace_text(path, lockfile.text_of(lock))
     if not options.quiet:
+        from profstack.report.screen import printable
+
         for key, values in sorted(lock.unstable.items()):
             name = " ".join(part for part in (key.section, key.of, key.name) if part)
-            tell(f"profstack: left out, it differs from run to run: {name} ({values})")
+            said = f"profstack: left out, it differs from run to run: {name} ({values})"
+            tell(printable(said))
         tell(f"profstack: {len(lock.facts)} facts, equal in {max(options.runs, 2)} runs")
         if lock.made["device"] == "cpu":
             tell(f"profstack: {CPU_LIMITS}")
