@@ -235,7 +235,7 @@ def test_findings_of_one_side_alone_are_told_by_rule_and_function():
 
 def test_a_finding_counts_where_half_of_the_recordings_that_could_see_it_have_it():
     ran = [{"name": "clean", "status": "recorded"}, {"name": "torch", "status": "recorded"}]
-    first = [finding("deep", 2, "torch", "other"), finding("rare", 3, "clean")]
+    first = [finding("deep", 2, "torch"), finding("rare", 3, "clean", "other")]
     layers = [ran, [ran[0], {**ran[1], "status": "skipped"}], ran[:1]]
     seen = [[*first, first[0]], [finding("often", 3, "clean")], [finding("often", 4, "clean")]]
     reports = [
