@@ -240,7 +240,7 @@ class _Steps:
         if unclear and self._config.getoption("profstack_strict"):
             broken += unclear
         if broken:
-            pytest.fail("; ".join(broken), pytrace=False)
+            pytest.fail(_printable("; ".join(broken)), pytrace=False)
         return measured
 
     def _measured(self, call: Callable[[], Any], kept: Sequence[KeptTime]) -> MeasuredStep:
@@ -359,7 +359,7 @@ class _Steps:
                 return
             words = self._differences(name, path, call)
         if words:
-            pytest.fail(words, pytrace=False)
+            pytest.fail(_printable(words), pytrace=False)
 
     def _write_lock(self, name: str, path: Path, call: Callable[[], Any]) -> None:
         from profstack.lock import lockfile
@@ -513,7 +513,14 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except ProfstackError as error:
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        raise pytest.fail.Exception(_printable(str(error)), pytrace=False) from None
+
+
+def _printable(text: str) -> str:
+    """Return text of several lines without escape sequences: names may hold anything."""
+    from profstack.report.screen import printable
+
+    return "\n".join(map(printable, text.split("\n")))
 
 
 # -- facts of a step -------------------------------------------------------------------------------

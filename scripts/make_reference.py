@@ -45,7 +45,8 @@ _EXIT_CODES = (
     ("2", "an error of profstack's own, in one line: what, where, next step"),
     ("1", ("`profstack doctor`: something that profstack needs does not work here; "
           "`profstack bench`: the target raised an error; "
-          "`profstack compare`: a rule of `--fail-if` is broken")),
+          "`profstack check`: the step differs from its lock; "
+          "`profstack compare --fail-if`: a rule is broken")),
     ("3", "`profstack compare --strict`: noise leaves it open whether a rule is kept"),
     ("0", "everything else"),
 )  # fmt: skip

@@ -50,6 +50,8 @@ def main(argv: list[str]) -> int:
     """Run the command; return 0 where nothing differs, 1 where something does."""
     options, target = read_arguments(parser(), argv)
     path = lock_path(options.output, target)
+    from profstack.report.screen import printable
+
     lock = _read(path, target)
     counter = Counter(target, _counting(lock), options.quiet)
     with counter.counted("counting") as run:
@@ -59,7 +61,8 @@ def main(argv: list[str]) -> int:
         if comparison.differences:
             comparison = _again(lock, now, counter, comparison)
         for note in comparison.notes:
-            tell(f"profstack: {note}")
+            # They quote the lock, which anybody may have written.
+            tell(printable(f"profstack: {note}"))
         if not comparison.differences:
             if not options.quiet:
                 print(f"{target.program} does what {path} says: {comparison.compared} facts agree")

@@ -7,10 +7,10 @@ import os
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from profstack.commands import measure_sides
-from profstack.commands.options import CommandParser, open_page, tell
+from profstack.commands.options import CommandParser, make_output, open_page, tell
 from profstack.commands.settings import read_settings
 from profstack.compare import gates
 from profstack.errors import RecordingError, UsageError
@@ -19,10 +19,11 @@ from profstack.report import files
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from profstack.compare.sides import Side
     from profstack.storage.schema.comparison import Comparison
+    from profstack.storage.schema.report import Report
 
 RAW = True
 _BROKEN, _UNCLEAR = 1, 3
@@ -92,7 +93,7 @@ def _add_gates(group: argparse._ArgumentGroup) -> None:
 
 
 def execute(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Compare, print the answer, and write the files that were asked for.
+    """Compare, write the files that were asked for, and print the answer.
 
     `words` are the sides, or the script and its arguments where both are measured. Return 1 where a
     rule is broken, and 3 where one is unclear and `--strict` is given.
@@ -113,14 +114,16 @@ def execute(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         before, after = (read_side(paths) for paths in _sides(arguments))
         comparison = compare(before, after, rules=rules)
         remember_spread((before, after))
+    # The reader of standard output may go at any time: nothing is to be lost by that.
+    page = None if arguments.output is None else _write(comparison, Path(arguments.output))
+    code = _verdict_of_gates(comparison, strict=strict, arguments=arguments)
     _print(comparison, arguments.format)
-    if arguments.output is not None:
-        page = _write(comparison, Path(arguments.output))
+    if page is not None:
         if arguments.format == "text":
             print(f"Wrote {page}")
         if arguments.open:
             open_page(page)
-    return _verdict_of_gates(comparison, strict=strict, arguments=arguments)
+    return code
 
 
 def _rules(arguments: argparse.Namespace) -> tuple[list[gates.Rule], bool]:
@@ -154,9 +157,12 @@ def _verdict_of_gates(
     comparison: Comparison, *, strict: bool, arguments: argparse.Namespace
 ) -> int:
     """Print what became of the rules on standard error, and return the exit code."""
+    from profstack.report.screen import printable
+
     results = [gate["result"] for gate in comparison["gates"]]
     for gate in comparison["gates"]:
-        tell(f"profstack: {gate['result']}: {gate['rule']} ({gate['text']})")
+        # Names of files are of the reports, and may hold anything.
+        tell(printable(f"profstack: {gate['result']}: {gate['rule']} ({gate['text']})"))
     if "unclear" in results and not strict:
         tell("profstack: an unclear rule fails with --strict only; more processes decide it")
     wanted = arguments.annotations or (
@@ -178,13 +184,7 @@ def _write(comparison: Comparison, folder: Path) -> Path:
     """Write compare.json and compare.html into a folder, and return the page's path."""
     from profstack.report import compare_page
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"cannot be made ({error.strerror})"
-        raise UsageError(
-            what, where=str(folder), next_step="choose another folder with -o"
-        ) from error
+    make_output(folder)
     files.write(comparison, folder / "compare.json")
     page = folder / "compare.html"
     compare_page.write(comparison, page)
@@ -215,6 +215,8 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     folders = [folder for path in paths for folder in _recordings(path)]
     folders = list(dict.fromkeys(folders))
     reports = [files.load(folder) for folder in folders]
+    for folder, report in zip(folders, reports, strict=True):
+        _must_be_whole(report, folder)
     scripts = list(dict.fromkeys(str(script_name(report)) for report in reports))
     if len(scripts) > 1:
         what = f"recordings of {len(scripts)} programs: {', '.join(scripts)}"
@@ -222,6 +224,42 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
         raise RecordingError(what, where=", ".join(paths), next_step=next_step)
     names = [str(folder) for folder in folders]
     return Side(label or ", ".join(str(path) for path in paths), reports, names)
+
+
+# Parts that are read of a report as a whole, with their keys that are read.
+_PARTS = {
+    "benchmark": (
+        "median_s", "mean_s", "p90_s", "p99_s", "cpu_mean_s", "first_step_s", "n", "steps_per_s",
+        "items_per_s", "throughput",
+    ),
+    "environment": (), "setup": (), "run": ("items_per_s",), "processes": ("no_core_s", "step_s"),
+    "launching": ("operators",), "step_bar": ("parts",),
+    "requests": ("p50_s", "p90_s", "p99_s"),
+    "tokens": ("first_token_p50_s", "later_token_s", "new_tokens_per_s"),
+    "script": (), "layers": (), "findings": (), "warnings": (),
+}  # fmt: skip
+_MAY_BE_NULL = {"step_bar", "requests", "tokens", "script"}
+_TABLES = ("kernels", "memory_owners", "peak_holders", "flops")
+
+
+def _must_be_whole(report: Report, folder: Path) -> None:
+    """Raise RecordingError for a report that lacks what a comparison reads.
+
+    Nothing is filled in: a table without rows would mean that all of it was new on the other side.
+    """
+    given = cast("Mapping[str, object]", report)
+    lacking = [name for name in _PARTS if name not in given]
+    for name, keys in _PARTS.items():
+        part = given.get(name)
+        if isinstance(part, dict):
+            lacking += [f"{name}.{key}" for key in keys if key not in part]
+        elif name in given and part is None and name not in _MAY_BE_NULL:
+            lacking.append(name)
+    lacking += [f"tables.{name}" for name in _TABLES if name not in report["tables"]]
+    if lacking:
+        what = f"made by an older profstack, it lacks {', '.join(lacking)}"
+        next_step = f"write it again with 'profstack report {folder}'"
+        raise RecordingError(what, where=str(folder), next_step=next_step)
 
 
 def _recordings(given: str) -> list[Path]:

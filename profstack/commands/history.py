@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profstack.commands.options import open_page, terminal_of
+from profstack.commands.options import make_output, open_page, terminal_of
 from profstack.errors import RecordingError
 from profstack.report import files
 from profstack.storage.folder import RUNS
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from profstack.storage.schema.history import LeftOut
+    from profstack.storage.schema.history import History, LeftOut
     from profstack.storage.schema.report import Report
 
 HELP = "List a program's runs in order of time, and the commits that changed its step or memory."
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Read the reports, print the history, and write the files that were asked for."""
     paths = _paths(arguments.folders or [RUNS])
     from profstack.compare.history import history
-    from profstack.report import history_page, terminal_history
+    from profstack.report import terminal_history
     from profstack.report.screen import fitting
 
     left_out: list[LeftOut] = []
@@ -60,18 +60,25 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         width, colour = terminal_of(sys.stdout)
         printed = terminal_history.text(made, width=width, colour=colour)
+    page = None if arguments.output is None else _write(made, Path(arguments.output))
     sys.stdout.write(fitting(printed, sys.stdout.encoding))
-    if arguments.output is not None:
-        folder = Path(arguments.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write(made, folder / "history.json")
-        page = folder / "history.html"
-        history_page.write(made, page)
-        if arguments.open:
-            open_page(page)
+    if page is not None:
         if arguments.format == "text":
             print(f"Wrote {page}")
+        if arguments.open:
+            open_page(page)
     return 0
+
+
+def _write(made: History, folder: Path) -> Path:
+    """Write history.json and history.html into a folder, and return the page's path."""
+    from profstack.report import history_page
+
+    make_output(folder)
+    files.write(made, folder / "history.json")
+    page = folder / "history.html"
+    history_page.write(made, page)
+    return page
 
 
 def _paths(given: Sequence[str]) -> list[Path]:

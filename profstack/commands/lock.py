@@ -155,9 +155,12 @@ def main(argv: list[str]) -> int:
         what = f"cannot be written ({error.strerror})"
         raise RecordingError(what, where=str(path), next_step="choose another with -o") from None
     if not options.quiet:
+        from profstack.report.screen import printable
+
         for key, values in sorted(lock.unstable.items()):
             name = " ".join(part for part in (key.section, key.of, key.name) if part)
-            tell(f"profstack: left out, it differs from run to run: {name} ({values})")
+            said = f"profstack: left out, it differs from run to run: {name} ({values})"
+            tell(printable(said))
         tell(f"profstack: {len(lock.facts)} facts, equal in {max(options.runs, 2)} runs")
         if lock.made["device"] == "cpu":
             tell(f"profstack: {CPU_LIMITS}")

@@ -88,6 +88,15 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def make_output(folder: Path) -> None:
+    """Make the folder of `-o`; raise UsageError where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what, next_step = f"cannot be made ({error.strerror})", "choose another folder with -o"
+        raise UsageError(what, where=str(folder), next_step=next_step) from error
+
+
 def open_page(page: Path) -> None:
     """Open a page in the browser."""
     import webbrowser

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from profstack.compare.findings import SideFindings, gone_and_new
 from profstack.compare.gates import Evidence, Rule, judge
 from profstack.compare.inequalities import inequalities
 from profstack.compare.noise import CONFIDENCE, Noise
@@ -14,8 +15,7 @@ from profstack.compare.tables import tables
 from profstack.compare.verdict import answer, chosen
 from profstack.environment import __version__
 from profstack.guard import CollectorOff
-from profstack.storage.schema.comparison import ComparedFinding, Comparison
-from profstack.storage.schema.report import Report
+from profstack.storage.schema.comparison import Comparison
 
 
 def compare(
@@ -47,9 +47,11 @@ def _compare(
     step_answer = answer("step", step, noise, unequal) if step else None
     run_answer = answer("run", run, noise, unequal) if run else None
     parts = [*(step.parts if step else ()), *(run.parts if run else ())]
-    findings = list(_findings(before, after, places))
+    found = [SideFindings(side, which, places) for which, side in enumerate((before, after))]
+    findings = list(gone_and_new(found))
     modules = {now: was for was, now in places.modules.items()}
-    evidence = Evidence(before, after, noise, modules, parts, findings)
+    counts = found[0].count(), found[1].count()
+    evidence = Evidence(before, after, noise, modules, parts, findings, counts)
     return {
         "schema_version": 1,
         "profstack_version": __version__,
@@ -64,53 +66,3 @@ def _compare(
         "findings": findings,
         "gates": judge(rules, evidence),
     }
-
-
-def _findings(before: Side, after: Side, places: Places) -> Iterator[ComparedFinding]:
-    """Yield findings and warnings that most of one side's recordings have, and none of the other's.
-
-    A finding is the same where its rule, and its module or the function around its line, are.
-    """
-    sides = [_counted(side.reports, which, places) for which, side in enumerate((before, after))]
-    halves = [len(side.reports) / 2 for side in (before, after)]
-    for which, other in ((0, 1), (1, 0)):
-        for key, (count, finding) in sides[which].items():
-            if key not in sides[other] and count >= halves[which]:
-                yield {**finding, "status": "gone" if which == 0 else "new"}
-
-
-def _counted(
-    reports: Sequence[Report], which: int, places: Places
-) -> dict[tuple[object, ...], tuple[int, ComparedFinding]]:
-    found: dict[tuple[object, ...], tuple[int, ComparedFinding]] = {}
-    for report in reports:
-        seen: dict[tuple[object, ...], ComparedFinding] = {}
-        for each in report["findings"]:
-            place = each["module"] or _function_around(each["file"], each["line"], which, places)
-            seen["finding", each["slug"], place] = {
-                "kind": "finding",
-                "status": "new",
-                "slug": each["slug"],
-                "title": each["title"],
-                "file": each["file"],
-                "line": each["line"],
-            }
-        for warning in report["warnings"]:
-            seen["warning", warning["slug"]] = {
-                "kind": "warning",
-                "status": "new",
-                "slug": warning["slug"],
-                "title": warning["text"],
-                "file": None,
-                "line": None,
-            }
-        for key, finding in seen.items():
-            found[key] = found.get(key, (0, finding))[0] + 1, finding
-    return found
-
-
-def _function_around(file: str | None, line: int | None, which: int, places: Places) -> object:
-    if file is None or line is None:
-        return None
-    there = places.sources.files.get(file, file) if which == 0 else file
-    return there, places.sources.function_at(which, file, line)

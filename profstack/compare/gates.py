@@ -45,20 +45,14 @@ _STARTING = ("start-up and imports", "model and data set-up", "first step and co
 
 @dataclass(frozen=True)
 class GatedFigure:
-    """A figure that a rule can be about; `exact` where processes of one program have the same."""
+    """A figure that a rule can be about; `exact` where processes of one program have the same.
+
+    `read` gives it of one recording; None where it is chosen or counted over whole sides.
+    """
 
     kind: Kind
-    read: Read
+    read: Read | None = None
     exact: bool = False
-
-
-def _step(report: Report) -> float | None:
-    return report["benchmark"]["median_s"]
-
-
-def _throughput(report: Report) -> float | None:
-    mark = report["benchmark"]
-    return mark["items_per_s"] or mark["steps_per_s"]
 
 
 def _peak(report: Report) -> float | None:
@@ -75,14 +69,14 @@ def _start_up(report: Report) -> float | None:
 
 
 FIGURES: Mapping[str, GatedFigure] = {
-    "step": GatedFigure("time", _step),
-    "run": GatedFigure("time", lambda report: sum(p["wall_s"] for p in run_rows(report)) or None),
-    "throughput": GatedFigure("rate", _throughput),
+    "step": GatedFigure("time"),
+    "run": GatedFigure("time"),
+    "throughput": GatedFigure("rate"),
     "p99": GatedFigure("time", lambda report: report["benchmark"]["p99_s"]),
     "peak memory": GatedFigure("bytes", _peak, exact=True),
     "FLOP": GatedFigure("flop", step_flop, exact=True),
     "start-up": GatedFigure("time", _start_up),
-    "findings": GatedFigure("count", lambda report: float(len(report["findings"])), exact=True),
+    "findings": GatedFigure("count", exact=True),
 }
 _ALIASES = {"memory": "peak memory", "startup": "start-up", "start up": "start-up", "flops": "FLOP"}
 # What is named by a path or a name of its own.
@@ -202,6 +196,7 @@ class Evidence:
     """What rules are judged by: both sides, their noise, matched modules, parts and findings.
 
     `modules` gives the path on the first side for one of the second, where it has another.
+    `counts` are the findings that most recordings of each side have.
     """
 
     before: Side
@@ -210,6 +205,7 @@ class Evidence:
     modules: Mapping[str, str]
     parts: Sequence[PartChange] = ()
     findings: Sequence[ComparedFinding] = ()
+    counts: tuple[int, int] = (0, 0)
 
 
 def judge(rules: Iterable[Rule], evidence: Evidence) -> list[GateResult]:
@@ -312,17 +308,29 @@ def _change(rule: Rule, evidence: Evidence) -> Change:
     before, after = evidence.before, evidence.after
     if rule.figure in ("step", "run"):
         return _whole("step" if rule.figure == "step" else "run", evidence)
-    if rule.figure in _NAMED:
-        reads, exact = _named(rule, evidence), False
-    else:
-        gated = FIGURES[rule.figure]
-        reads, exact = (gated.read, gated.read), gated.exact
-    if rule.figure == "findings":
-        # The first recording of a side has every layer, and so every finding.
-        values = [[reads[0](side.first) or 0.0] for side in (before, after)]
-    else:
-        values = [before.figures(reads[0]), after.figures(reads[1])]
+    exact = rule.figure in FIGURES and FIGURES[rule.figure].exact
+    values = _values(rule, evidence)
     return _difference(values, evidence.noise, _scale(rule, before, after), exact=exact)
+
+
+def _values(rule: Rule, evidence: Evidence) -> list[list[float]]:
+    """Return the figure of each recording that has it, for each side."""
+    before, after = evidence.before, evidence.after
+    if rule.figure == "findings":
+        return [[float(count)] for count in evidence.counts]
+    if rule.figure in _NAMED:
+        first, second = _named(rule, evidence)
+    else:
+        first = second = FIGURES[rule.figure].read or _throughput(before, after)
+    return [before.figures(first), after.figures(second)]
+
+
+def _throughput(before: Side, after: Side) -> Read:
+    """Return how to read throughput: items where all recordings have them, else steps."""
+    marks = [report["benchmark"] for side in (before, after) for report in side.reports]
+    if all(mark["items_per_s"] for mark in marks):
+        return lambda report: report["benchmark"]["items_per_s"]
+    return lambda report: report["benchmark"]["steps_per_s"]
 
 
 def _scale(rule: Rule, before: Side, after: Side) -> float:

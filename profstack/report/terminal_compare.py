@@ -122,14 +122,18 @@ def as_csv(comparison: Comparison) -> str:
             "reason": None,
         }
         head = (f"parts of the {part['of']}", "both", part["name"], part["file"], part["line"], "s")
-        lines.writerow((*head, *_cells(change)))
+        lines.writerow((*map(_plain, head), *_cells(change)))
     for table in comparison["tables"]:
         for row in table["rows"]:
-            place = (row["file"], row["line"], table["unit"])
-            lines.writerow(
-                (table["name"], row["status"], row["key"], *place, *_cells(row["change"]))
-            )
+            name = (table["name"], row["status"], row["key"])
+            head = (*name, row["file"], row["line"], table["unit"])
+            lines.writerow((*map(_plain, head), *_cells(row["change"])))
     return out.getvalue()
+
+
+def _plain(cell: object) -> object:
+    """Return a cell without the control characters that a name may hold."""
+    return printable(cell) if isinstance(cell, str) else cell
 
 
 def _cells(change: Change) -> Iterator[object]:

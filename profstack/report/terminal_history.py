@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from profstack.report.screen import Piece, Screen
+from profstack.report.screen import Piece, Screen, printable
 from profstack.storage.schema.history import History, HistoryChange, HistoryRun, ProgramHistory
 from profstack.units import NOT_MEASURED, format_bytes, format_seconds
 
@@ -90,5 +90,6 @@ def as_csv(history: History) -> str:
     for program in history["programs"]:
         for place, run in enumerate(program["runs"]):
             found = [each["sentence"] for each in program["changes"] if each["run"] == place]
-            lines.writerow((program["script"], *run.values(), " | ".join(found) or None))
+            cells = (program["script"], *run.values(), " | ".join(found) or None)
+            lines.writerow([printable(each) if isinstance(each, str) else each for each in cells])
     return out.getvalue()

@@ -6,9 +6,10 @@ from itertools import repeat
 import pytest
 import torch
 
-from profstack import environment
+from profstack import environment, pytest_plugin
 from profstack.bench import measure
 from profstack.compare import kept_times
+from profstack.errors import RecordingError
 from profstack.stats.summary import summarize
 from tests.support.processes import CHECKOUT
 
@@ -172,3 +173,9 @@ def test_exact_numbers_have_locks_and_limits(run):
 def test_the_plugin_is_an_entry_point():
     text = (CHECKOUT / "setup.cfg").read_text()
     assert "pytest11 =\n    profstack = profstack.pytest_plugin\n" in text
+
+
+def test_a_failure_holds_no_escape_sequences():
+    with pytest.raises(pytest.fail.Exception, match=r"^a\?\[2J: b$"), pytest_plugin._failing():
+        raise RecordingError("b", where="a\x1b[2J")
+    assert pytest_plugin._printable("a\x1b\nb\r::c") == "a?\nb ::c"

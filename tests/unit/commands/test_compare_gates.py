@@ -1,11 +1,17 @@
 """`profstack compare`: exit codes of gates, where rules come from, and what a workflow prints."""
 
+import json
+import os
+from unittest import mock
+
 import pytest
 
 import profstack.compare.comparison
 from profstack.commands import compare, main
+from profstack.report import files
 from tests.support.commands import refused
 from tests.support.comparisons import comparison
+from tests.support.reports import build, completed
 
 
 @pytest.fixture
@@ -73,6 +79,48 @@ def test_annotations_are_printed_beside_markdown_where_a_workflow_runs(compared,
     _, _, printed, errors = compared("--format", "markdown", results=["broken"])
     assert (printed[:4], "::error" in printed, expected in errors) == ("### ", False, True)
     assert expected not in compared("--annotations", "none", results=["broken"])[3]
+
+
+def test_files_and_rules_come_before_a_reader_who_may_have_gone(compared, tmp_path, monkeypatch):
+    def gone(*_):
+        raise BrokenPipeError
+
+    compared()
+    monkeypatch.setattr(compare, "_print", gone)
+    monkeypatch.setattr(compare, "tell", told := mock.Mock())
+    with pytest.raises(BrokenPipeError):
+        compare.main(["a", "b", "-o", "out"])
+    assert sorted(os.listdir(tmp_path / "out")) == ["compare.html", "compare.json"]
+    assert told.call_args.args[0].startswith("profstack: kept: ")
+
+
+def test_what_names_hold_is_printed_on_one_line_and_in_csv_without_control_signs(
+    compared, monkeypatch, capsys
+):
+    hostile = {"text": "a\n::stop-commands::x\x1b[2J", "result": "kept"}
+    made = comparison()
+    made["tables"][0]["rows"][0]["key"] = "k\n\x1b[1m"
+    made["gates"] = [{**made["gates"][0], **hostile}]
+    compared()
+    monkeypatch.setattr(profstack.compare.comparison, "compare", lambda *_, **__: made)
+    capsys.readouterr()
+    assert main(["compare", "a", "b", "--format", "csv"]) == 0
+    out, errors = capsys.readouterr()
+    assert "a ::stop-commands::x?[2J" in errors
+    assert len(errors.splitlines()) == 1
+    assert "k ?[1m" in out
+
+
+@pytest.mark.parametrize("part", ["step_bar", "processes", "benchmark.p99_s", "tables.kernels"])
+def test_a_report_that_lacks_what_is_compared_is_refused(capsys, tmp_path, part):
+    report = json.loads(files.text(completed(build(), files.schema())))
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    compare.read_side([str(tmp_path)])
+    *above, name = part.split(".")
+    del (report[above[0]] if above else report)[name]
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    said = refused(capsys, "compare", str(tmp_path), str(tmp_path))
+    assert f"made by an older profstack, it lacks {part}; write it again with" in said
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 
+from profstack.compare import gates
 from profstack.compare.comparison import compare
 from profstack.compare.noise import remember_spread
 from profstack.compare.sides import Side
@@ -277,15 +278,33 @@ def test_rows_of_a_table_leave_out_their_own_extremes():
     assert (change["before"], change["beyond_noise"]) == (pytest.approx(4.25e-4), True)
 
 
-def test_findings_of_one_side_alone_are_told_by_rule_and_function():
-    def finding(slug, line):
-        return {**completed({}, {}), "slug": slug, "title": slug, "module": None,
-                "file": "/a/train.py", "line": line}  # fmt: skip
+def finding(slug, line, *layers):
+    return {"slug": slug, "title": slug, "module": None, "file": "/a/train.py", "line": line,
+            "layers": list(layers)}  # fmt: skip
 
+
+def test_findings_of_one_side_alone_are_told_by_rule_and_function():
     before = side("a", 1.0, findings=[finding("slow", 2), finding("gone", 3)], warnings=[])
     after = side("b", 1.0, findings=[finding("slow", 3), finding("new", 3)], warnings=[])
     found = compare(before, after)["findings"]
     assert [(each["status"], each["slug"]) for each in found] == [("gone", "gone"), ("new", "new")]
+
+
+def test_a_finding_counts_where_half_of_the_recordings_that_could_see_it_have_it():
+    ran = [{"name": "clean", "status": "recorded"}, {"name": "torch", "status": "recorded"}]
+    first = [finding("deep", 2, "torch", "other"), finding("rare", 3, "clean")]
+    layers = [ran, [ran[0], {**ran[1], "status": "skipped"}], ran[:1]]
+    seen = [[*first, first[0]], [finding("often", 3, "clean")], [finding("often", 4, "clean")]]
+    reports = [
+        recording(layers=each, findings=found, warnings=[])
+        for each, found in zip(layers, seen, strict=True)
+    ]
+    before = side("a", 1.0, 1.0, 1.0, layers=ran[:1], findings=[], warnings=[])
+    rules = gates.parse_all(["findings > 2", "findings > 3"])
+    found = compare(before, Side("b", reports), rules=rules)
+    assert [each["slug"] for each in found["findings"]] == ["deep", "often"]
+    # Twice in one function is two findings.
+    assert [each["result"] for each in found["gates"]] == ["broken", "kept"]
 
 
 def test_nothing_to_compare_is_unclear_with_a_reason():

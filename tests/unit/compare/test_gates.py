@@ -38,7 +38,7 @@ def report(scale=1.0, **figures):
             "steps_per_s": 100 / scale,
         },
         "run_bar": [{"part": name, "wall_s": scale * value} for name, value in parts.items()],
-        "findings": [{}] * figures.get("findings", 2),
+        "findings": figures.get("findings", 2),
         "tables": {
             "modules": rows,
             "operators": operators,
@@ -57,7 +57,9 @@ def judged(rule, after, *, reach=0.0, before=None, **more):
         return (*both, np.array([reach * scale]))
 
     noise = SimpleNamespace(ratio_reach=lambda of: reach, reaches=reaches)
-    sides = Side("a", [before or report()]), Side("b", [after])
+    before = before or report()
+    sides = Side("a", [before]), Side("b", [after])
+    more["counts"] = before["findings"], after["findings"]
     return judge([parse(rule)], Evidence(*sides, noise, more.pop("modules", {}), **more))[0]
 
 
@@ -116,6 +118,16 @@ def test_noise_breaks_no_rule_and_keeps_none():
         assert judged(rule, report(rate=3200 * scale), reach=reach)["result"] == result
     # Counts of one recording a side are exact, however noisy the machine.
     assert judged("FLOP > +0", report(), reach=0.5)["result"] == "kept"
+
+
+def test_throughput_is_of_items_where_every_recording_has_them_and_else_of_steps():
+    for before, after, rates in (
+        (report(rate=3200), report(rate=3100), (3200, 3100)),
+        (report(rate=3200), report(1.25, rate=None), (100, 80)),
+        (report(0.5, rate=None), report(rate=3200), (200, 100)),
+    ):
+        change = judged("throughput < 5%", after, before=before)["change"]
+        assert (change["before"], change["after"]) == rates
 
 
 def test_what_was_not_measured_or_was_not_there_before_is_unclear_with_a_reason():

@@ -105,7 +105,9 @@ def test_the_command_lists_draws_and_exports(folder, capsys):
     assert main(["history", "runs", "--script", "train.py", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == written
     assert main(["history", "runs", "--format", "csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    printed = capsys.readouterr().out
+    assert all(line.isprintable() for line in printed.splitlines())
+    rows = list(csv.DictReader(io.StringIO(printed)))
     assert len(rows) == 21
     assert [row["commit"] for row in rows if row["change"]] == [COMMITS[12]]
 
@@ -117,4 +119,5 @@ def test_names_of_programs_are_data_on_the_page(folder):
 
 def test_history_refuses(folder, capsys):
     table = "nothing | nothing: no such folder // runs --script a.py | no run of a.py"
+    table += " // runs -o runs/stray.json | runs/stray.json: cannot be made (File exists)"
     refuses(capsys, table, "history")

@@ -1,7 +1,13 @@
 """What differs from a lock, in both directions, and what is not compared on another machine."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
+from profstack.commands import check as check_command
+from profstack.commands import lock as lock_command
+from profstack.commands import main
 from profstack.lock.differences import Difference, compare
 from profstack.lock.facts import COMPILE, FUNCTIONS, MEMORY, MODULE, STEP, SYNCHRONISATIONS, Key
 from profstack.lock.lockfile import Lock
@@ -60,3 +66,23 @@ def test_what_differed_while_locking_is_not_compared():
     found = compare(Lock(MADE, {first: 3}, {second: "1, 2"}), {first: 3, second: 9}, MADE)
     assert (found.differences, found.compared) == ([], 1)
     assert "1 fact" in found.notes[0]
+
+
+def test_lock_and_check_print_what_a_name_or_a_lock_holds_on_one_line(
+    tmp_path, monkeypatch, capsys
+):
+    hostile = "a\n::stop-commands::\x1b[2J"
+    made = {**MADE, "warmup": 1, "steps": 1}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").touch()
+    unstable = {PORTABLE[0]._replace(name=hostile): "1, 2"}
+    monkeypatch.setattr(lock_command, "_shortest", lambda *_: Lock(made, {}, unstable))
+    assert main(["lock", "x.py"]) == 0
+    counter = SimpleNamespace(counted=lambda _: nullcontext(), made=lambda _: made)
+    monkeypatch.setattr(check_command, "Counter", lambda *_: counter)
+    monkeypatch.setattr(check_command, "read_facts", lambda _: {})
+    monkeypatch.setattr(check_command, "_read", lambda *_: Lock({**made, "torch": hostile}, {}))
+    assert main(["check", "x.py"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("a ::stop-commands::?[2J" in line for line in lines) == 2
+    assert all(line.startswith("profstack: ") for line in lines)
