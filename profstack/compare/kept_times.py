@@ -21,7 +21,7 @@ import numpy as np
 
 from profstack.compare.noise import ASSUMED
 from profstack.errors import RecordingError
-from profstack.stats.processes import Prior, difference_reach, means, weights
+from profstack.stats.processes import Prior, difference_reach, means
 from profstack.stats.summary import FloatArray
 
 VERSION = 1
@@ -135,10 +135,10 @@ def change_of(kept: Sequence[KeptTime], now: KeptTime, *, waited: float = 0.0) -
     inside = 0.0
     if now["ci95_low_s"] is not None and now["ci95_high_s"] is not None:
         inside = (now["ci95_high_s"] - now["ci95_low_s"]) / 4.0 / now["median_s"]
-    was = means(before, weights(before[0].tolist()), prior)
+    was = means(before, prior)
     one = math.sqrt(float(was.variances[0]) * before.shape[1])
     is_now = Prior(math.hypot(one, inside), was.freedom)
-    after = means(_logs([now]), weights([1.0]), is_now)
+    after = means(_logs([now]), is_now)
     reach = float(difference_reach(was, after, _CONFIDENCE)[0])
     waited = median(row["waited_share"] for row in last)
     middle = float(after.values[0] - was.values[0])

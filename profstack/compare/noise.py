@@ -25,6 +25,7 @@ from profstack.stats.processes import (
     Prior,
     difference_reach,
     means,
+    means_together,
     student_quantile,
     weights,
 )
@@ -108,13 +109,13 @@ class Noise:
         if min(map(len, sides)) == 1:
             factor = _RUN_FACTOR if of == "run" else 1.0
             deviation = self._of_whole(factor, self._inside() if of == "step" else 0.0)
-            freedom = self.known.prior.freedom
+            freedom = float(self.known.prior.freedom)
             if self.known.source == "between processes":
                 # One spread for both sides, known from one of them: Student's pooled interval.
                 rate = sum(float(np.square(weights(totals)).sum()) for totals in sides)
                 return student_quantile(self.confidence, freedom) * deviation * math.sqrt(rate)
             prior = Prior(deviation, freedom)
-        both = [means(np.log(np.asarray([totals])), weights(totals), prior) for totals in sides]
+        both = [means(np.log(np.asarray([totals])), prior) for totals in sides]
         return float(difference_reach(both[0], both[1], self.confidence)[0])
 
     def _of_whole(self, factor: float = 1.0, inside: float = 0.0) -> float:
@@ -147,33 +148,39 @@ class Noise:
     ) -> tuple[Means, Means, FloatArray]:
         """Return both means and the reach of the difference of each row, one column a recording.
 
+        NaN is a recording that did not measure the row. Each row is trimmed by its own order; with
+        `kept`, the weights of both sides, all rows are parts of one whole and keep these weights.
         `whole` is the step or the run that rows are parts of; `exact` figures, such as counts, have
         no spread but that which is seen, and `wholes` that of a step. With `families` rows the
         intervals hold for all together.
         """
         both = []
-        single = min(before.shape[1], after.shape[1]) == 1
-        kept = kept or (self.before.kept, self.after.kept)
-        for values, weight in zip((before, after), kept, strict=True):
-            used = weight if weight.size == values.shape[1] else weights([1.0] * values.shape[1])
-            prior = Prior(0.0, 0.0)
-            if single and exact:
+        counts = [(~np.isnan(side)).sum(axis=1) for side in (before, after)]
+        # These rows do not show their spread on both sides.
+        single = np.minimum(counts[0], counts[1]) <= 1
+        for which, values in enumerate((before, after)):
+            known = Prior(0.0, 0.0)
+            if exact:
                 # Nothing is known of its spread; it has none as a rule.
-                prior = Prior(np.zeros(len(values)), 1e6)
-            elif single and wholes:
-                deviation = self._of_whole() * values.mean(axis=1)
-                prior = Prior(deviation, self.known.prior.freedom)
-            elif single:
-                prior = self._row_prior(values, whole)
-            both.append(means(values, used, prior))
+                known = Prior(0.0, 1e6)
+            elif single.any():
+                middle = np.nan_to_num(values).sum(axis=1) / np.maximum(counts[which], 1)
+                known = self._row_prior(middle, whole, wholes=wholes)
+            freedom = np.where(single, known.freedom, 0.0)
+            prior = Prior(np.where(single, known.deviation, 0.0), freedom)
+            both.append(
+                means_together(values, kept[which], prior) if kept else means(values, prior)
+            )
         confidence = 1.0 - (1.0 - self.confidence) / max(families, 1)
         return both[0], both[1], difference_reach(both[0], both[1], confidence)
 
-    def _row_prior(self, values: FloatArray, whole: float) -> Prior:
+    def _row_prior(self, middle: FloatArray, whole: float, *, wholes: bool) -> Prior:
+        """Return the spread of rows with these means: parts of a whole, or wholes themselves."""
+        if wholes:
+            return Prior(self._of_whole() * middle, self.known.prior.freedom)
         deviation = float(self.known.prior.deviation)
         of_itself = max(_OF_ITSELF, _PER_DEVIATION * deviation, self.disturbed)
         of_whole = max(_OF_THE_WHOLE, deviation / 2.0)
-        middle = values.mean(axis=1)
         return Prior(np.hypot(of_itself * middle, of_whole * whole), self.known.prior.freedom)
 
 

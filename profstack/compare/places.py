@@ -57,14 +57,15 @@ class Places:
         return CallGraph(self._sides[0].first), CallGraph(self._sides[1].first)
 
     def _mean(self, which: int, read: Callable[[Report], Mapping[Key, float]]) -> dict[Key, float]:
-        """Return figures by key, the mean over a side's recordings."""
+        """Return figures by key, the mean over those recordings of a side that have any."""
         sums: dict[Key, float] = defaultdict(float)
-        side = self._sides[which]
+        side, together = self._sides[which], 0.0
         for weight, report in zip(side.kept, side.reports, strict=True):
-            if weight:
-                for key, value in read(report).items():
+            if weight and (found := read(report)):
+                together += weight
+                for key, value in found.items():
                     sums[key] += weight * value
-        return sums
+        return {key: value / together for key, value in sums.items()}
 
     def _lines(self, which: int, kind: str) -> dict[_Line, float]:
         return self._mean(which, lambda report: line_times(report, kind))

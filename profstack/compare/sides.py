@@ -62,9 +62,16 @@ class Side:
 
     @cached_property
     def kept(self) -> FloatArray:
-        """Weight of each recording in means over the side, by the order of their steps."""
-        totals = [_step_s(report) or 0.0 for report in self.reports]
-        return weights(totals)
+        """Weight of each recording in means over the side, by the order of their steps.
+
+        A recording without steps has none, unless that is so of all.
+        """
+        known = [at for at, report in enumerate(self.reports) if _step_s(report)]
+        if not known:
+            return np.full(len(self.reports), 1.0 / len(self.reports))
+        found = np.zeros(len(self.reports))
+        found[known] = weights([_step_s(self.reports[at]) or 0.0 for at in known])
+        return found
 
     def figures(self, read: Callable[[Report], float | None]) -> list[float]:
         """Return one figure of each recording that has it."""

@@ -76,8 +76,8 @@ class _Kind:
     read: Callable[[Report], Iterable[_Item]]
     match: Callable[[Rows, Rows], list[tuple[Hashable, Hashable]]]
     exact: bool = False
+    # Whole figures, each by itself; others are parts: a recording that has some has them all.
     wholes: bool = False
-    reason: str = "neither side recorded any"
 
 
 def tables(before: Side, after: Side, noise: Noise, places: Places) -> list[ComparedTable]:
@@ -94,6 +94,9 @@ def tables(before: Side, after: Side, noise: Noise, places: Places) -> list[Comp
 
 
 def _table(kind: _Kind, was: Rows, now: Rows, noise: Noise, whole: float) -> ComparedTable:
+    reason = _unrecorded(was, now)
+    if reason is not None:
+        return _filled(kind, [], 0, reason)
     pairs = kind.match(was, now)
     partners = dict(pairs)
     taken = set(partners.values())
@@ -106,13 +109,26 @@ def _table(kind: _Kind, was: Rows, now: Rows, noise: Noise, whole: float) -> Com
     limit = min(limit, largest)
     kept = [row for row in listed if _is_listed(row, limit)]
     kept.sort(key=lambda row: -abs(row["change"]["difference"] or 0.0))
+    return _filled(kind, kept, len(listed) - len(kept), None if kept else "no row differs")
+
+
+def _unrecorded(was: Rows, now: Rows) -> str | None:
+    """Return why there is nothing to compare: rows of one side alone did not come or go."""
+    if was and now:
+        return None
+    if not was and not now:
+        return "neither side recorded any"
+    return f"the {'second' if was else 'first'} side did not record it"
+
+
+def _filled(kind: _Kind, rows: list[TableRow], left_out: int, reason: str | None) -> ComparedTable:
     return {
         "name": kind.name,
         "title": kind.title,
         "unit": kind.unit,
-        "rows": kept,
-        "left_out": len(listed) - len(kept),
-        "reason": None if kept else "no row differs" if listed else kind.reason,
+        "rows": rows,
+        "left_out": left_out,
+        "reason": reason,
     }
 
 
@@ -134,13 +150,10 @@ def _rows(
     whole: float,
 ) -> list[TableRow]:
     """Return the rows of all pairs, with the intervals of all of them at once."""
-    if not pairs:
-        return []
-    sides = [
-        _figures([rows.get(pair[which]) for pair in pairs], len(side.reports))
-        for which, (rows, side) in enumerate(((was, noise.before), (now, noise.after)))
-    ]
-    was_values, now_values = (np.nan_to_num(side) for side in sides)
+    was_values, now_values = (
+        _figures([rows.get(pair[which]) for pair in pairs], rows, wholes=kind.wholes)
+        for which, rows in enumerate((was, now))
+    )
     part_of = whole if kind.unit == "s" else 0.0
     reaches = partial(
         noise.reaches, was_values, now_values, part_of, exact=kind.exact, wholes=kind.wholes
@@ -149,7 +162,8 @@ def _rows(
     # The rows of a table are judged together: with many of them some differ by chance.
     families = min(len(pairs), _MOST_JUDGED)
     joint = reaches(families=families)[2]
-    known = [np.any(~np.isnan(side), axis=1).tolist() for side in sides]
+    known = [np.any(~np.isnan(side), axis=1).tolist() for side in (was_values, now_values)]
+    no_calls = None if kind.wholes else 0.0
     found: list[TableRow] = []
     for at, (one, other) in enumerate(pairs):
         left = was[one] if one is not None else None
@@ -161,8 +175,8 @@ def _rows(
         shown = right or left
         assert shown is not None
         change = _change(
-            float(first.values[at]) if known[0][at] else None if left else 0.0,
-            float(second.values[at]) if known[1][at] else None if right else 0.0,
+            float(first.values[at]) if known[0][at] else None,
+            float(second.values[at]) if known[1][at] else None,
             float(reach[at]),
             float(joint[at]),
         )
@@ -173,8 +187,8 @@ def _rows(
                 "was": left.name if left and right and left.name != right.name else None,
                 "file": shown.file,
                 "line": shown.line,
-                "calls_before": left.calls if left else 0.0,
-                "calls_after": right.calls if right else 0.0,
+                "calls_before": left.calls if left else no_calls,
+                "calls_after": right.calls if right else no_calls,
                 "change": change,
             }
         )
@@ -210,14 +224,21 @@ def _change(before: float | None, after: float | None, reach: float, joint: floa
     }
 
 
-def _figures(rows: Sequence[_Cells | None], recordings: int) -> FloatArray:
-    """Return figures, one column a recording; NaN throughout for what no recording measured."""
-    nothing: list[float | None] = [None] * recordings
-    values = [row.values if row is not None else nothing for row in rows]
-    found = np.array(values, dtype=np.float64).reshape(len(rows), recordings)
-    # In some recordings and not in others: it took no time there.
-    some = ~np.isnan(found).all(axis=1)
-    found[some] = np.nan_to_num(found[some])
+def _figures(listed: Sequence[_Cells | None], rows: Rows, *, wholes: bool) -> FloatArray:
+    """Return figures, one column a recording; NaN for what a recording did not measure.
+
+    `rows` are all of the side. A part that a recording does not have took no time there, if it has
+    any part at all; a whole figure that it does not have is not known.
+    """
+    every = np.array([row.values for row in rows.values()], dtype=np.float64)
+    nothing: list[float | None] = [None] * every.shape[1]
+    values = [row.values if row is not None else nothing for row in listed]
+    found = np.array(values, dtype=np.float64).reshape(len(listed), every.shape[1])
+    if not wholes:
+        # A row that the side has and never measured is not known either.
+        absent = [row is None or any(value is not None for value in row.values) for row in listed]
+        recorded = ~np.isnan(every).all(axis=0)
+        found[np.isnan(found) & np.array(absent)[:, None] & recorded] = 0.0
     return found
 
 

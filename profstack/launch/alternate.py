@@ -40,7 +40,7 @@ from profstack.launch.target import parse as parse_target
 from profstack.launch.target import split as split_target
 from profstack.privacy import presentable_argv
 from profstack.report.files import load
-from profstack.stats.processes import Prior, difference_reach, means, weights
+from profstack.stats.processes import Prior, difference_reach, means
 from profstack.stats.summary import WIDEST, Ratio
 from profstack.storage.folder import RUNS, create_folder
 from profstack.units import format_seconds
@@ -121,10 +121,7 @@ def process_ratio(before: Sequence[float], after: Sequence[float], confidence: f
     if min(len(before), len(after)) < 2:
         return Ratio(float(np.exp(logs[1].mean() - logs[0].mean())), None, None)
     nothing = Prior(0.0, 0.0)
-    first, second = (
-        means(side, weights(given), nothing)
-        for side, given in zip(logs, (before, after), strict=True)
-    )
+    first, second = (means(side, nothing) for side in logs)
     centre = float((second.values - first.values)[0])
     reach = float(difference_reach(first, second, confidence)[0])
     if reach > math.log(WIDEST) / 2.0:

@@ -27,7 +27,7 @@ class Prior:
     """What is known of the spread beforehand: a standard deviation worth `freedom` processes."""
 
     deviation: float | FloatArray
-    freedom: float
+    freedom: float | FloatArray
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Means:
 
     values: FloatArray
     variances: FloatArray
-    freedom: float
+    freedom: float | FloatArray
 
 
 def weights(totals: Sequence[float]) -> FloatArray:
@@ -52,25 +52,61 @@ def _cut(count: int) -> int:
     return int(_TRIMMED * count) if count >= FEWEST_TO_TRIM else 0
 
 
-def means(values: FloatArray, weight: FloatArray, prior: Prior) -> Means:
-    """Return the mean of each row of `values`, one column per process, by these weights.
+def means(values: FloatArray, prior: Prior) -> Means:
+    """Return the mean of each row, one column per process, trimmed by the row's own order.
 
+    NaN is a process without that figure: it counts in no mean. A row of nothing else has mean 0.
     The variance of a trimmed mean is that of the winsorized values.
     """
-    count = values.shape[1]
+    counts = (~np.isnan(values)).sum(axis=1)
+    supposed = np.broadcast_to(np.asarray(prior.deviation, dtype=np.float64), counts.shape)
+    worth = np.broadcast_to(np.asarray(prior.freedom, dtype=np.float64), counts.shape)
+    middles, variances = np.zeros(counts.size), np.zeros(counts.size)
+    freedoms = np.ones(counts.size)
+    drawn = np.sort(values, axis=1)
+    for count in (int(each) for each in np.unique(counts) if each):
+        rows = counts == count
+        cut = _cut(count)
+        some = drawn[rows, :count]
+        middles[rows] = some[:, cut : count - cut].mean(axis=1)
+        known = Prior(supposed[rows], worth[rows])
+        variances[rows], freedoms[rows] = _variance(_winsorized(some), count - 2 * cut, known)
+    return Means(middles, variances, freedoms)
+
+
+def means_together(values: FloatArray, weight: FloatArray, prior: Prior) -> Means:
+    """Return the mean of each row by common weights: those of a whole whose parts the rows are.
+
+    The whole's order is not that of a row. A row that has nothing to do with it has the plain
+    variance of the processes that count; one that is most of it has that of its winsorized values,
+    since those that count lie closer together. The larger of both is taken.
+    """
+    counted = weight > 0
+    kept = int(counted.sum())
+    seen = np.zeros(values.shape[0])
+    if kept > 1:
+        seen = np.maximum(values[:, counted].var(axis=1, ddof=1), _winsorized(np.sort(values)))
+    return Means(values @ weight, *_variance(seen, kept, prior))
+
+
+def _winsorized(drawn: FloatArray) -> FloatArray:
+    """Return the variance of one process by sorted rows, the trimmed values drawn to the rest."""
+    count = drawn.shape[1]
     cut = _cut(count)
-    kept = count - 2 * cut
+    if count < 2:
+        return np.zeros(drawn.shape[0])
+    inner = drawn[:, np.clip(np.arange(count), cut, count - cut - 1)]
+    # Variance of the mean times the number of processes in it: that of one process.
+    return np.asarray(inner.var(axis=1, ddof=1) * (count - 1) / (count - 2 * cut - 1))
+
+
+def _variance(seen: FloatArray, kept: int, prior: Prior) -> tuple[FloatArray, FloatArray]:
+    """Return the variance of means of `kept` processes, and its degrees of freedom."""
     supposed = np.square(np.asarray(prior.deviation, dtype=np.float64))
-    one = np.broadcast_to(supposed, values.shape[:1])
-    if count > 1:
-        drawn = np.sort(values, axis=1)
-        if cut:
-            drawn[:, :cut] = drawn[:, [cut]]
-            drawn[:, count - cut :] = drawn[:, [count - cut - 1]]
-        # Variance of the mean times the number of processes in it: that of one process.
-        seen = drawn.var(axis=1, ddof=1) * (count - 1) / (kept - 1)
-        one = (prior.freedom * one + (kept - 1) * seen) / (prior.freedom + kept - 1)
-    return Means(values @ weight, one / kept, prior.freedom + kept - 1)
+    worth = np.asarray(prior.freedom, dtype=np.float64)
+    freedom = np.broadcast_to(worth + kept - 1, seen.shape)
+    one = (worth * supposed + (kept - 1) * seen) / freedom
+    return one / kept, freedom
 
 
 def difference_reach(before: Means, after: Means, confidence: float) -> FloatArray:

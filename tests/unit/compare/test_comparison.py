@@ -221,6 +221,63 @@ def test_rows_without_a_partner_are_listed_and_the_largest_difference_is_first()
     assert table["left_out"] == 1
 
 
+def _operators(*rows):
+    names = ("name", "shapes", "calls", "calibrated_s")
+    rows = [row("operators", **dict(zip(names, each, strict=True))) for each in rows]
+    return {**_MADE["tables"], "operators": rows}
+
+
+def _table(found, name):
+    return next(each for each in found["tables"] if each["name"] == name)
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_what_one_side_did_not_record_is_not_gone(which):
+    sides = [side("a", 1.0, 1.01, tables=_operators(("mm", "", 2.0, 4e-4))),
+             side("b", 1.0, 1.02, tables=_operators())]  # fmt: skip
+    found = compare(*(sides if which == "second" else reversed(sides)))
+    for name in ("operators", "operator_calls"):
+        table = _table(found, name)
+        assert (table["rows"], table["reason"]) == ([], f"the {which} side did not record it")
+
+
+def test_a_recording_without_a_figure_counts_in_no_mean_of_it():
+    before = side("a", 1.0, 1.02, 0.98, 1.0, tables=_operators(("mm", "", 2.0, 5e-4)))
+    after = side("b", 1.0, 1.02, 0.98, 1.0, tables=_operators(("mm", "", 2.0, 6e-4)))
+    none = {**_MADE["benchmark"], "median_s": None}
+    # One without operators and steps, one that has operators and not this one.
+    after.reports[1] |= {"tables": _operators(), "benchmark": none}
+    after.reports[2] |= {"tables": _operators(("add", "", 2.0, 3e-4))}
+    for report in (*before.reports, *after.reports):
+        report["benchmark"] |= {"p99_s": None, "first_step_s": None}
+    after.reports[0]["benchmark"]["first_step_s"] = 0.5
+    before.reports[0]["benchmark"]["p99_s"] = 0.1
+    assert after.kept.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+    found = compare(before, after)
+    rows = {each["key"]: each["change"] for each in _table(found, "operators")["rows"]}
+    assert [rows[key]["after"] for key in ("mm", "add")] == pytest.approx([4e-4, 1e-4])
+    assert rows["add"]["before"] == 0.0
+    rows = {each["key"]: each["change"] for each in _table(found, "times")["rows"]}
+    assert rows["step"]["after"] == pytest.approx(2.98 / 3 * sum(PARTS.values()))
+    gone, new = rows["step, p99"], rows["first step"]
+    assert [gone["before"], gone["after"], gone["beyond_noise"]] == [0.1, None, None]
+    assert [new["before"], new["after"], new["reason"]] == [
+        None, 0.5, "not measured on the first side"]  # fmt: skip
+
+
+def test_rows_of_a_table_leave_out_their_own_extremes():
+    # The outlier is in the recording with the middle step.
+    times = (4e-4, 4.1e-4, 9e-3, 4.2e-4, 4.3e-4, 4.4e-4)
+    scales = (0.97, 0.98, 1.0, 1.01, 1.02, 1.03)
+    before, after = side("a", *scales), side("b", *scales)
+    for report, seconds in zip(before.reports, times, strict=True):
+        report["tables"] = _operators(("mm", "", 2.0, seconds))
+    for report in after.reports:
+        report["tables"] = _operators(("mm", "", 2.0, 9e-4))
+    change = _table(compare(before, after), "operators")["rows"][0]["change"]
+    assert (change["before"], change["beyond_noise"]) == (pytest.approx(4.25e-4), True)
+
+
 def finding(slug, line, *layers):
     return {"slug": slug, "title": slug, "module": None, "file": "/a/train.py", "line": line,
             "layers": list(layers)}  # fmt: skip
@@ -235,7 +292,7 @@ def test_findings_of_one_side_alone_are_told_by_rule_and_function():
 
 def test_a_finding_counts_where_half_of_the_recordings_that_could_see_it_have_it():
     ran = [{"name": "clean", "status": "recorded"}, {"name": "torch", "status": "recorded"}]
-    first = [finding("deep", 2, "torch", "other"), finding("rare", 3, "clean")]
+    first = [finding("deep", 2, "torch"), finding("rare", 3, "clean", "other")]
     layers = [ran, [ran[0], {**ran[1], "status": "skipped"}], ran[:1]]
     seen = [[*first, first[0]], [finding("often", 3, "clean")], [finding("often", 4, "clean")]]
     reports = [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from profstack.compare.gates import Evidence, judge, parse, step_limits
+from profstack.compare.noise import Noise
 from profstack.compare.sides import Side
 from profstack.errors import UsageError
 
@@ -199,3 +200,20 @@ def test_a_broken_rule_points_at_the_largest_part_in_its_direction():
 def test_relative_limits_of_steps_are_what_is_measured_for():
     rules = ["step > 5%", "step > 300 ms", "run > 1%", "step > 5 %", "step > -2.5%"]
     assert step_limits(map(parse, rules)) == pytest.approx([0.975, 1.05])
+
+
+def test_a_figure_that_a_recording_lacks_is_trimmed_by_its_own_order():
+    def reports(*times):
+        found = [report(scale) for scale in (0.97, 0.98, 1.0, 1.01, 1.02, 1.03, 1.04)]
+        for each, seconds in zip(found, times, strict=True):
+            rows = [{"name": "mm", "shapes": "", "calibrated_s": seconds, "self_s": 7.0}]
+            each["tables"]["operators"] = rows if seconds else []
+            each["processes"] = {"no_core_s": None, "step_s": None}
+        return found
+
+    before = Side("a", reports(4e-4, 4.1e-4, 9e-3, 4.2e-4, 0, 4.3e-4, 4.4e-4))
+    after = Side("b", reports(*[9e-4] * 7))
+    rules = [parse("operator:mm > 5%")]
+    found = judge(rules, Evidence(before, after, Noise(before, after), {}))[0]
+    assert found["change"]["before"] == pytest.approx(4.25e-4)
+    assert found["change"]["beyond_noise"]
