@@ -69,7 +69,7 @@ def test_ignored_signals_stay_ignored_where_others_interrupt():
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with process.interrupted_by_signals():
-            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             for each in (signal.SIGINT, signal.SIGTERM):
                 with pytest.raises(KeyboardInterrupt):
                     signal.raise_signal(each)
