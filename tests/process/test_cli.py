@@ -97,7 +97,10 @@ def documented_commands():
                 # What stands behind the target belongs to the script.
                 own = re.split(r"\s(?:-m\s|-c\s|-\s|\S+\.py\b)", shown[2])[0]
                 found.update((shown[1], option) for option in ["", *options_in(own)])
-        # Tables of options are those of `profstack run`, but on the page of the benchmark.
+        # Tables of options are those of `profstack run`, but on the page of the benchmark; those of
+        # the plugin are pytest's.
+        if page.name == "pytest.md":
+            continue
         command = "bench" if page.name == "benchmark.md" else "run"
         for cell in re.findall(r"^\| (`-.*?) \|", text, flags=re.MULTILINE):
             found.update((command, option) for option in options_in(cell))
