@@ -203,7 +203,7 @@ _LONGEST_S = WATCH_INTERVAL_S * 2**MOST_LEVELS
 # short script have the full interval, every so many samples choose the interval of the next ones.
 MOST_SHARE = 0.005
 PER_LOOK = 100
-FIRST_LOOK = 3
+FIRST_LOOK = 30
 MOST_CHANGES = 8
 # What a sample costs beside its own CPU time where Python code hands over the interpreter's lock
 # for it: two changes of thread and cold caches. Between 0.1 ms and, on a busy machine, 0.9 ms.

@@ -262,6 +262,7 @@ def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(wrapper, monkeyp
 )
 def test_samples_come_as_often_as_their_cost_allows(sampler, monkeypatch, costs, intervals):
     monkeypatch.setattr(watch, "PER_LOOK", 4)
+    monkeypatch.setattr(watch, "FIRST_LOOK", 3)
     spent = np.cumsum([4 * each for each in costs]).tolist()
     monkeypatch.setattr(watch.time, "thread_time", lambda: spent.pop(0))
     sampler._handovers = 0
@@ -281,6 +282,7 @@ def test_a_sample_that_waits_for_the_interpreter_costs_more(sampler, monkeypatch
     sampler.pause()
     assert sampler._handovers >= 3
     monkeypatch.setattr(watch, "PER_LOOK", 10)
+    monkeypatch.setattr(watch, "FIRST_LOOK", 3)
     monkeypatch.setattr(watch.time, "thread_time", lambda: sampler._cpu_s)
     sampler.taken, sampler._handovers = 40, 10
     sampler._choose_interval(1.0)
