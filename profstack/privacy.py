@@ -154,33 +154,34 @@ def package_versions(names: tuple[str, ...]) -> dict[str, str]:
     return {name: version for name, version in found.items() if version is not None}
 
 
-def commit_facts(folder: str | os.PathLike[str]) -> dict[str, object]:
-    """Return the git commit of `folder`, and whether tracked files differ from it."""
+def ask_git(folder: str | os.PathLike[str], *arguments: str, timeout_s: float = 2.0) -> str | None:
+    """Return what a git command prints in `folder`; None where it fails or takes too long."""
     import subprocess
 
     # Take no lock and start no file monitor: nothing may be left behind.
     git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", os.fspath(folder)]
+    try:
+        answer = subprocess.run(
+            [*git, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
 
-    def ask(*arguments: str) -> str | None:
-        try:
-            answer = subprocess.run(
-                [*git, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=2,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return answer.stdout if answer.returncode == 0 else None
 
+def commit_facts(folder: str | os.PathLike[str]) -> dict[str, object]:
+    """Return the git commit of `folder`, and whether tracked files differ from it."""
     # Spare starting git outside of every repository.
     here = Path(os.path.realpath(folder))
     inside = any((each / ".git").exists() for each in (here, *here.parents))
-    commit = ask("rev-parse", "HEAD") if inside else None
+    commit = ask_git(folder, "rev-parse", "HEAD") if inside else None
     if commit is None:
         return {"commit": None, "changed": None}
-    changes = ask("status", "--porcelain", "--untracked-files=no")
+    changes = ask_git(folder, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit.strip(), "changed": None if changes is None else bool(changes)}

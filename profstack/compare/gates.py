@@ -25,6 +25,7 @@ from profstack.code_owner import place_words
 from profstack.compare.inequalities import step_flop
 from profstack.compare.noise import Noise
 from profstack.compare.sides import Side, run_rows
+from profstack.compare.tables import unmeasured
 from profstack.errors import UsageError
 from profstack.findings.reading import figure
 from profstack.storage.schema.comparison import (
@@ -346,7 +347,7 @@ def _whole(of: Literal["step", "run"], evidence: Evidence) -> Change:
     before, after = evidence.before.mean_s(of), evidence.after.mean_s(of)
     reach = evidence.noise.ratio_reach(of)
     if before is None or after is None or reach is None:
-        return _unknown(before, after)
+        return unmeasured(before, after)
     low, high = (float(after / before * np.exp(sign * reach)) for sign in (-1, 1))
     return _known(before, after, before * (low - 1.0), before * (high - 1.0))
 
@@ -356,7 +357,7 @@ def _difference(
 ) -> Change:
     if not all(values):
         ends = [float(np.mean(side)) if side else None for side in values]
-        return _unknown(*ends)
+        return unmeasured(*ends)
     rows = [np.array([side], dtype=np.float64) for side in values]
     first, second, reach = noise.reaches(rows[0], rows[1], whole, exact=exact)
     before, after = float(first.values[0]), float(second.values[0])
@@ -373,20 +374,6 @@ def _known(before: float, after: float, low: float, high: float) -> Change:
         "ratio": after / before if before else None,
         "beyond_noise": low > 0.0 or high < 0.0,
         "reason": None if before else "the first side has none",
-    }
-
-
-def _unknown(before: float | None, after: float | None) -> Change:
-    sides = ["the first side"] * (before is None) + ["the second side"] * (after is None)
-    return {
-        "before": before,
-        "after": after,
-        "difference": None,
-        "low": None,
-        "high": None,
-        "ratio": None,
-        "beyond_noise": None,
-        "reason": f"it was not measured on {' and '.join(sides)}" if sides else "no interval",
     }
 
 

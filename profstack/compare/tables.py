@@ -195,22 +195,29 @@ def _rows(
     return found
 
 
+def unmeasured(before: float | None, after: float | None) -> Change:
+    """Return the change of a figure that a side lacks, or that has no interval."""
+    if before is not None and after is not None:
+        reason = "no interval"
+    elif before is None and after is None:
+        reason = "not measured on either side"
+    else:
+        reason = f"not measured on the {'first' if before is None else 'second'} side"
+    return {
+        "before": before,
+        "after": after,
+        "difference": None,
+        "low": None,
+        "high": None,
+        "ratio": None,
+        "beyond_noise": None,
+        "reason": reason,
+    }
+
+
 def _change(before: float | None, after: float | None, reach: float, joint: float) -> Change:
     if before is None or after is None:
-        reason = "not measured on " + (
-            "either side" if before is None and after is None
-            else "the first side" if before is None else "the second side"
-        )  # fmt: skip
-        return {
-            "before": before,
-            "after": after,
-            "difference": None,
-            "low": None,
-            "high": None,
-            "ratio": None,
-            "beyond_noise": None,
-            "reason": reason,
-        }
+        return unmeasured(before, after)
     difference = after - before
     return {
         "before": before,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from profstack.lock.facts import CountedRun, parsed, waiting_call
+from profstack.privacy import ask_git
 
 _MOST_FILES = 200
 _HUNK = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
@@ -67,7 +67,7 @@ class Sources:
     def _changed(self) -> set[tuple[str, int]]:
         """Lines that were changed since the lock was committed."""
         lock = self._lock.resolve()
-        commit = _git(lock.parent, "log", "-1", "--format=%H", "--", lock.name)
+        commit = ask_git(lock.parent, "log", "-1", "--format=%H", "--", lock.name, timeout_s=_GIT_S)
         if not commit or not commit.strip():
             return set()
         return {
@@ -270,26 +270,12 @@ def _last_name_line(function: ast.expr) -> int:
 # What git says ------------------------------------------------------------------------------------
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    words = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
-    try:
-        answer = subprocess.run(
-            [*words, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout if answer.returncode == 0 else None
+_GIT_S = 5.0
 
 
 def _changed_lines(folder: Path, commit: str, file: str) -> Iterator[int]:
     words = ("diff", "--no-ext-diff", "--no-color", "-U0", commit, "--", file)
-    for line in (_git(folder, *words) or "").splitlines():
+    for line in (ask_git(folder, *words, timeout_s=_GIT_S) or "").splitlines():
         if match := _HUNK.match(line):
             first, count = int(match[1]), int(match[2] or 1)
             yield from range(first, first + count)
