@@ -196,7 +196,7 @@ _XDIST = "workers of xdist disturb each other: measure with -n 0"
 
 
 class _Steps:
-    """What the fixtures do for one test."""
+    """The work of the fixtures for one test."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._config = request.config

@@ -79,7 +79,7 @@ def _budget(text: str) -> float:
 
 @dataclass
 class MeasuredSides:
-    """What was measured: labels of both sides, the recordings, and the way files were renamed.
+    """The measurement: labels of both sides, the recordings, and the way files were renamed.
 
     `checkout_path` maps a file of a working tree that is gone to the user's checkout.
     """

@@ -91,7 +91,7 @@ class Program:
 
     @property
     def chooses_layers(self) -> bool:
-        """Whether the words name layers."""
+        """Return whether the words name layers."""
         return any(option.partition("=")[0] in _CHOOSE_LAYERS for option in self.own)
 
 
@@ -165,7 +165,7 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
-        """How the recordings were made, in words."""
+        """Return how the recordings were made, in words."""
         pairs = len(self.recordings[0])
         layers = "After the first of each side the layers memory and nvtx were left out. "
         return (

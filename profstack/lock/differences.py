@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs, how many facts were compared, and why others were not, in sentences."""
+    """The differences, the number of facts compared, and in sentences why others were not."""
 
     differences: list[Difference]
     compared: int

@@ -54,7 +54,7 @@ _OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "
 
 @dataclass
 class Cause:
-    """What was likely changed: a sentence, the places, and the differences that follow from it.
+    """A likely change: a sentence, the places, and the differences that follow from it.
 
     `of` is the path of the module that the sentence is on, if it is on one.
     """

@@ -32,7 +32,7 @@ class Place:
 
     @property
     def is_code(self) -> bool:
-        """Whether the line holds more than space and a comment."""
+        """Return whether the line holds more than space and a comment."""
         return bool(self.text) and not self.text.startswith("#")
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ _TRIMMED = 0.2
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of the spread beforehand: a standard deviation worth `freedom` processes."""
+    """The spread assumed beforehand: a standard deviation worth `freedom` processes."""
 
     deviation: float | FloatArray
     freedom: float | FloatArray
