@@ -32,7 +32,7 @@ OWN_TESTS = {
     "session_by_hand.py": "test_session.py",
 }
 # What tells of the machine, or of a run that is kept short for the tests.
-OF_THE_RUN = {"too-short-or-noisy", "warmup-never-settles"}
+OF_THE_RUN = {"too-short-or-noisy", "warmup-never-settles", "import-cost"}
 
 
 @pytest.mark.parametrize(("words", "rule", "module", "allowed"), RUNS)
