@@ -20,7 +20,7 @@ from gpu_rows import FAILED, NEEDS_CUDA, NOT_MEASURED, Row
 CHECKOUT = Path(__file__).resolve().parent.parent
 WORKLOADS = CHECKOUT / "scripts" / "gpu_workloads.py"
 MODELS = ("resnet18", "gpt2", "mlp")
-PARTS = (*MODELS, "mistakes", "throughput", "nsys")
+PARTS = (*MODELS, "mistakes", "lock", "compare", "throughput", "nsys")
 # What is planted and in which workload: a wait costs little beside a long step.
 PLANTED = (
     ("mlp", None),
@@ -53,8 +53,11 @@ class Bench:
         """Whether what needs CUDA can be measured."""
         return self.device == "cuda"
 
-    def python(self, *arguments: str) -> str:
-        """Standard output of a Python that sees the checkout; PartError with its last words."""
+    def python(self, *arguments: str, code: int = 0) -> str:
+        """Standard output of a Python that sees the checkout; PartError with its last words.
+
+        It must end with the exit code `code`.
+        """
         try:
             done = subprocess.run(
                 [sys.executable, *arguments],
@@ -68,7 +71,7 @@ class Bench:
             )
         except subprocess.TimeoutExpired:
             raise PartError(f"no end after {_TIMEOUT_S:.0f} s: {' '.join(arguments)}") from None
-        if done.returncode != 0:
+        if done.returncode != code:
             last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
             raise PartError(f"exit code {done.returncode} of {' '.join(arguments)}: {last}")
         return done.stdout
@@ -140,6 +143,42 @@ def check_mistakes(bench: Bench) -> Iterator[Row]:
             yield Row(part, "findings", "-", gpu_rows.slug_of(mistake), FAILED, str(error))
 
 
+def check_lock(bench: Bench) -> Iterator[Row]:
+    """Two locks of one script are equal, and a check names the line of a planted wait."""
+    plain = bench.workload("small")
+    locks = [bench.folder / name for name in ("first.lock", "second.lock")]
+    for lock in locks:
+        bench.python("-m", "profstack", "lock", "-q", "--runs", "2", "-o", str(lock), *plain)
+    yield from gpu_rows.lock_rows(
+        *(lock.read_text("utf-8") for lock in locks), on_cuda=bench.on_cuda
+    )
+    planted = bench.workload("small", "--mistake", "item")
+    check = ("-m", "profstack", "check", "-q", "-o", str(locks[0]))
+    bench.python(*check, *plain)
+    yield gpu_rows.check_row(bench.python(*check, *planted, code=1), _waiting_line())
+
+
+def check_compare(bench: Bench) -> Iterator[Row]:
+    """A step that waits for the device is told from one that does not, with the line."""
+    sides: list[list[str]] = []
+    for mistake in ((), ("--mistake", "item")):
+        names = [f"small-{len(mistake)}-{number}" for number in range(2)]
+        for name in names:
+            bench.profiled(name, "small", *mistake)
+        sides.append([str(bench.folder / name) for name in names])
+    output = bench.folder / "comparison"
+    compare = ("-m", "profstack", "compare", "-q", "-o", str(output))
+    bench.python(*compare, *sides[0], "--with", *sides[1])
+    content: dict[str, Any] = json.loads((output / "compare.json").read_text("utf-8"))
+    yield from gpu_rows.compare_rows(content, _waiting_line(), on_cuda=bench.on_cuda)
+
+
+def _waiting_line() -> int:
+    """Line of the workloads' first wait for the loss."""
+    lines = WORKLOADS.read_text("utf-8").splitlines()
+    return 1 + next(number for number, text in enumerate(lines) if "+= loss.item()" in text)
+
+
 def check_throughput(bench: Bench) -> Iterator[Row]:
     """The search for the largest batch: to where a GPU's memory ends, on a CPU a few sizes."""
     output = bench.folder / "throughput"
@@ -185,6 +224,8 @@ def rows_of(part: str, bench: Bench) -> Iterator[Row]:
     """The rows of one part; what fails in it is its last row."""
     checks: dict[str, Callable[[Bench], Iterator[Row]]] = {
         "mistakes": check_mistakes,
+        "lock": check_lock,
+        "compare": check_compare,
         "throughput": check_throughput,
         "nsys": check_nsys,
     }

@@ -8,6 +8,7 @@ it had to be there.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +232,46 @@ def mistake_rows(part: str, mistake: str | None, report: Report) -> list[Row]:
     gain, reason = finding["gain_s"], finding["gain_reason"] or ""
     verdict = NOT_MEASURED if gain is None else OK if gain > 0 else FAILED
     return [*rows, Row(part, "what it costs a step", _ms(gain), "above 0", verdict, reason)]
+
+
+def lock_rows(first: str, second: str, *, on_cuda: bool) -> list[Row]:
+    """Rows of two locks of one script: equal to the last byte, and with what the device does."""
+    equal = "equal" if first == second else "different"
+    rows = [Row("lock", "two locks", equal, "equal", OK if first == second else FAILED)]
+    for fact in ("kernel launches", '[memory."cuda:0"]'):
+        if on_cuda:
+            value, verdict = ("held", OK) if fact in first else ("missing", FAILED)
+            rows.append(Row("lock", fact, value, "held", verdict))
+        else:
+            rows.append(Row("lock", fact, "-", "held", NOT_MEASURED, NEEDS_CUDA))
+    return rows
+
+
+def check_row(said: str, line: int) -> Row:
+    """The row of a check that must name the line of a wait for the device."""
+    place = re.compile(rf"\.py:{line}\b")
+    named = next((text.strip() for text in said.splitlines() if place.search(text)), None)
+    verdict = FAILED if named is None else OK
+    return Row("lock", "planted wait", named or "not named", f"line {line}", verdict)
+
+
+def compare_rows(content: Report, line: int, *, on_cuda: bool) -> list[Row]:
+    """Rows of a comparison whose second side waits for the device in each step."""
+    verdict = content["verdict"]
+    whole = verdict["after_s"] - verdict["before_s"]
+    parts = sum(part["difference_s"] for part in content["parts"] if part["of"] == "step")
+    rows = [judged("compare", "parts over difference", parts / whole, FLOP_RATIO)]
+    if not on_cuda:
+        return [*rows, Row("compare", "verdict", "-", "slower", NOT_MEASURED, NEEDS_CUDA)]
+    # A wait that costs less than two processes differ cannot be told: so said, it is no fault.
+    slug, sentence = verdict["slug"], verdict["sentence"]
+    told = {"slower": OK, "unclear": NOT_MEASURED}.get(slug, FAILED)
+    rows.append(Row("compare", "verdict", slug, "slower", told, sentence))
+    if told == OK:
+        named = any(part["line"] == line for part in content["parts"])
+        value = "named" if named else "not named"
+        rows.append(Row("compare", f"line {line}", value, "named", OK if named else FAILED))
+    return rows
 
 
 def throughput_rows(report: Report, *, on_cuda: bool) -> list[Row]:

@@ -10,7 +10,7 @@ from tests.support.processes import CHECKOUT, run_python
 pytestmark = NEEDS_GPU
 
 
-@pytest.mark.parametrize("part", ["mlp", "mistakes", "throughput"])
+@pytest.mark.parametrize("part", ["mlp", "mistakes", "lock", "compare", "throughput"])
 def test_no_row_of_the_check_fails(tmp_path, part):
     words = ("--parts", part, "--json", tmp_path / "table.json")
     run_python(CHECKOUT / "scripts" / "gpu_check.py", *words, code=None, timeout=600)

@@ -142,3 +142,33 @@ def test_an_nsys_that_is_there_and_sees_nothing_fails():
         rows = gpu_rows.nsys_rows({**report, "tables": tables}, on_cuda=True, usable=usable)
         assert verdicts(rows) == expected
         assert ranges or rows[0].reason == "nsys is not installed"
+
+
+def test_two_locks_and_what_a_check_says_of_a_planted_wait():
+    lock = '[step]\n"kernel launches" = 12\n[memory."cuda:0"]\n'
+    assert verdicts(gpu_rows.lock_rows(lock, lock, on_cuda=True)) == [OK, OK, OK]
+    assert verdicts(gpu_rows.lock_rows("", lock, on_cuda=True)) == [FAILED] * 3
+    without = gpu_rows.lock_rows("", "", on_cuda=False)
+    assert verdicts(without) == [OK, NOT_MEASURED, NOT_MEASURED]
+    said = "1. .item() is called 2 instead of 0 times\n   workloads.py:242  x.item()\n"
+    assert [gpu_rows.check_row(said, line).verdict for line in (242, 24)] == [OK, FAILED]
+
+
+@pytest.mark.parametrize(
+    ("slug", "line", "expected"),
+    [
+        ("slower", 7, [OK, OK, OK]),
+        ("slower", 8, [OK, OK, FAILED]),
+        ("unclear", 8, [OK, NOT_MEASURED]),
+        ("same", 7, [OK, FAILED]),
+    ],
+)
+def test_a_comparison_must_name_the_wait(slug, line, expected):
+    times = [("step", 0.003, None), ("step", -0.001, 7), ("run", 4.0, None)]
+    content = {
+        "verdict": {"slug": slug, "before_s": 0.010, "after_s": 0.012, "sentence": "slower"},
+        "parts": [{"of": of, "difference_s": each, "line": at} for of, each, at in times],
+    }
+    assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=True)) == expected
+    content["parts"][0]["difference_s"] = 0.004
+    assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=False)) == [FAILED, NOT_MEASURED]
