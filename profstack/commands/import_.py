@@ -93,8 +93,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def _formats() -> Sequence[Format]:
     """Return all formats; the first that recognises a file takes it."""
     from profstack.readers.nsys import importing as nsys
+    from profstack.readers.torchtrace import importing as torchtrace
 
-    return (nsys.FORMAT,)
+    return (nsys.FORMAT, torchtrace.FORMAT)
 
 
 def _by_format(given: Sequence[str]) -> dict[Format, list[Path]]:

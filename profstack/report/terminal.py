@@ -103,8 +103,9 @@ def _headline(screen: Screen, report: Report) -> None:
         screen.line("clean step: not measured")
         return
     mark, status, count = report["benchmark"], report["status"], report["step"]["count"]
+    subject = report["script"] or ", ".join(each["file"] for each in report.get("imports", ()))
     screen.line(
-        f"{report['script']}: {'1 step' if count == 1 else f'{count:,} steps'}, ",
+        f"{subject}: {'1 step' if count == 1 else f'{count:,} steps'}, ",
         (status, style_of(status)),
         f": {report['status_reason']}" if report.get("status_reason") else "",
     )
