@@ -1,7 +1,7 @@
 """Import a file of Nsight Systems into a recording.
 
-Only figures of the process that was profiled are imported: the export also holds the machine's
-name, its users, every environment variable and other processes, and stays where it is.
+Only figures of the processes that were profiled are imported: the export also holds the machine's
+name, its users, every environment variable and other programs, and stays where it is.
 """
 
 from __future__ import annotations
@@ -13,26 +13,36 @@ from pathlib import Path
 
 from profstack.errors import RecordingError
 from profstack.readers.nsys import tool
-from profstack.readers.nsys.export import read_export
-from profstack.readers.nsys.export_file import REPORTS
-from profstack.readers.nsys.rows import CaptureFacts, rows_of
+from profstack.readers.nsys.export import processes_of, read_process
+from profstack.readers.nsys.export_file import REPORTS, ExportFile
+from profstack.readers.nsys.rows import MOST_ROWS, REST, CaptureFacts, Rest, rows_of
 from profstack.storage.folder import Writer, read_tables
 from profstack.storage.schema.column import Record
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
+from profstack.units import format_seconds
 
 FACT = "nsys"
+ROWS_LEFT_OUT = "nsys-rows-left-out"
+
+
+# Rows of one table that a process has at least, however many there are.
+FEWEST_ROWS = 1_000
+# What the rows of a table are of, for the words on those that were added up.
+_THINGS = {
+    "nsys_ranges": ("ranges", "host time"),
+    "nsys_kernels": ("kernels", "device time"),
+    "nsys_copies": ("copies or fills", "device time"),
+    "nsys_api": ("calls", "host time"),
+    "nsys_waits": ("waits", "time"),
+    "nsys_stats": ("calls, kernels or copies", "time"),
+}
 
 
 class NsysImport(CaptureFacts):
-    """The fact `nsys` of a recording: the file, its process, and totals."""
+    """The fact `nsys` of a recording: the file, its processes, and totals."""
 
     file: str
-    version: str | None
-    schema: str | None
-    process: int
     other_processes: int
-    missing: dict[str, str]
-    notes: list[list[str]]
 
 
 def import_file(
@@ -66,31 +76,37 @@ def write_import(folder: Path, frames: dict[str, list[Record]], fact: NsysImport
 
 
 def read_file(
-    source: Path, *, nsys_path: str | None = None, process: int | None = None
+    source: Path,
+    *,
+    nsys_path: str | None = None,
+    process: int | None = None,
+    step_range: str | None = None,
 ) -> tuple[dict[str, list[Record]], NsysImport]:
     """Read rows of all tables of nsys, and the fact, from a report or an export.
 
-    `process` chooses one of several by its number; else the one with profstack's ranges is read.
+    `process` chooses one of several by its number; else all are read, first the one with
+    profstack's ranges. `step_range` names the range that is a step.
     """
     with tempfile.TemporaryDirectory(prefix="profstack-nsys-") as folder:
         exported = source
         if source.suffix in REPORTS:
             exported = tool.sqlite_of(source, Path(folder), nsys_path=nsys_path)
-        export = read_export(exported, process)
-        rows, facts = rows_of(export)
+        with ExportFile(exported) as file:
+            processes, others = processes_of(file, process)
+            exports = (read_process(file, number) for number in processes)
+            # However many processes there are: no page is too large.
+            most = max(MOST_ROWS // len(processes), FEWEST_ROWS)
+            rows, facts = rows_of(exports, step_range, most=most)
     frames = {name: rows.get(name, []) for name in RECORDED_OF_NSYS}
-    left_out = [
-        ["nsys-rows-left-out", f"{count:,} rows of {name} with the least time are left out"]
-        for name, count in facts["left_out"].items()
-    ]
-    fact: NsysImport = {
-        "file": source.name,
-        "version": export.version,
-        "schema": export.schema,
-        "process": export.process,
-        "other_processes": export.others,
-        "missing": dict(export.missing),
-        "notes": [*map(list, export.notes), *left_out],
-        **facts,
-    }
-    return frames, fact
+    facts["notes"] += [[ROWS_LEFT_OUT, _rest_words(*each)] for each in facts["rest"].items()]
+    return frames, {"file": source.name, "other_processes": others, **facts}
+
+
+def _rest_words(table: str, rest: Rest) -> str:
+    """Say what the row `(rest)` of a table adds up."""
+    things, time = _THINGS[table]
+    return (
+        f"{table} has too many rows: {rest['things']:,} {things} with "
+        f"{format_seconds(rest['seconds'])} of {time}, in the {rest['rows']:,} rows with the "
+        f"least time, are one row, {REST}"
+    )
