@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from profstack.errors import RecordingError
+from profstack.errors import RecordingError, UsageError
+from profstack.readers.formats import Format, Request, Taken
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.export import processes_of, read_process
-from profstack.readers.nsys.export_file import REPORTS, ExportFile
+from profstack.readers.nsys.export_file import MAGIC, REPORTS, ExportFile
 from profstack.readers.nsys.rows import MOST_ROWS, REST, CaptureFacts, Rest, rows_of
+from profstack.readers.nvtx import DOMAIN, MODULE
 from profstack.storage.folder import Writer, read_tables
 from profstack.storage.schema.column import Record
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
@@ -23,6 +26,9 @@ from profstack.units import format_seconds
 
 FACT = "nsys"
 ROWS_LEFT_OUT = "nsys-rows-left-out"
+OTHER_PROGRAM = "nsys-other-program"
+# Modules of a capture that the recording may lack: some are made in one of two runs only.
+MOST_MISSING = 0.25
 
 
 # Rows of one table that a process has at least, however many there are.
@@ -71,7 +77,7 @@ def write_import(folder: Path, frames: dict[str, list[Record]], fact: NsysImport
         raise RecordingError(
             f"the import cannot be written ({error})",
             where=str(folder),
-            next_step="import without --into, or with -o, into a folder that can be written",
+            next_step="make room there or let it be written to, and import again",
         ) from None
 
 
@@ -110,3 +116,82 @@ def _rest_words(table: str, rest: Rest) -> str:
         f"{format_seconds(rest['seconds'])} of {time}, in the {rest['rows']:,} rows with the "
         f"least time, are one row, {REST}"
     )
+
+
+def take(files: Sequence[Path], request: Request) -> Taken:
+    """Read the one report or export among `files`; see `Format`."""
+    if len(files) > 1:
+        raise UsageError(
+            "one report of Nsight Systems is imported at a time",
+            where=str(files[1]),
+            next_step="import it with -o into a recording of its own",
+        )
+    frames, fact = read_file(
+        files[0],
+        nsys_path=request.nsys_path,
+        process=request.process,
+        step_range=request.step_range,
+    )
+    rows = frames["nsys_ranges"]
+    paths = {str(row["name"]) for row in rows if (row["domain"], row["kind"]) == (DOMAIN, MODULE)}
+    fact["notes"] += _other_program(files[0], paths, set(request.modules))
+    return Taken(files, [_summary(fact)], replaced={**frames}, facts={FACT: fact})
+
+
+def _other_program(source: Path, captured: set[str], recorded: set[str]) -> list[list[str]]:
+    """Return a note where a capture has modules that the recording lacks.
+
+    Raises RecordingError where it has none of them.
+    """
+    recorded = {path for path in recorded if not path.startswith("(")}
+    if not captured or not recorded:
+        return []
+    known = {_last_names(path) for path in recorded}
+    missing = {path for path in captured if _last_names(path) not in known}
+    named = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
+    if len(missing) == len(captured):
+        raise RecordingError(
+            f"is of another program: none of its {len(captured):,} modules ({named}) is in the "
+            "recording",
+            where=str(source),
+            next_step="name the recording of the same program, or import it without --into",
+        )
+    if len(missing) <= MOST_MISSING * len(captured):
+        return []
+    text = (
+        f"{len(missing):,} of the capture's {len(captured):,} modules are not in the recording "
+        f"({named}): it may be of another program"
+    )
+    return [[OTHER_PROGRAM, text]]
+
+
+# Names that wrappers of data parallelism and of torch.compile add to paths.
+_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module"))
+
+
+def _last_names(path: str) -> str:
+    """Return a module's last two names; of a root, whose class may be a wrapper's, its own."""
+    names = [name for name in path.split(".")[1:] if name not in _WRAPPERS]
+    return ".".join(names[-2:]) or path
+
+
+def _summary(facts: NsysImport) -> str:
+    """Return what was imported, in one line."""
+    steps = "1 step" if facts["steps"] == 1 else f"{facts['steps']:,} steps"
+    if not facts["steps"]:
+        steps = "no step range, so all figures are of the whole capture"
+    elif facts["step_range"] is not None:
+        steps += f", the ranges {facts['step_range']}"
+    version = f" of nsys {facts['version']}" if facts["version"] else ""
+    read, others = len(facts["processes"]), facts["other_processes"]
+    more = f"; {read} processes side by side" if read > 1 else ""
+    left = f"; {others} other process{'es' * (others > 1)} left out" if others else ""
+    return f"{facts['file']}{version}: {steps}{more}{left}"
+
+
+def _recognise(start: bytes, name: str) -> bool:
+    """Tell an SQLite file by its content; a report, which has no public format, by its name."""
+    return start.startswith(MAGIC) or name.endswith(REPORTS)
+
+
+FORMAT = Format("Nsight Systems report", ".nsys-rep, .qdrep, .qdstrm, .sqlite", _recognise, take)

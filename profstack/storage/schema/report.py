@@ -931,6 +931,13 @@ class NsysFacts(NsysLater):
     notes: Annotated[list[list[str]], "slug and text of each note"]
 
 
+class ImportedFile(TypedDict):
+    """A file of another tool that was imported."""
+
+    file: Annotated[str, "its name"]
+    format: Annotated[str, "what it is"]
+
+
 class LayerColumn(TypedDict):
     """A column of a layer's own table."""
 
@@ -1011,6 +1018,9 @@ class LaterParts(TypedDict, total=False):
     """Parts that reports of earlier versions do not have."""
 
     layer_tables: Annotated[list[LayerTableFacts], "tables that layers declared themselves"]
+    imports: Annotated[
+        list[ImportedFile], "files of other tools that the recording was made from or has taken in"
+    ]
 
 
 class Report(LaterParts):
