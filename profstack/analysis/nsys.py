@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple, cast
@@ -124,7 +124,8 @@ def nsys_tables(
     tables = cast("NsysTables", {"nsys_modules": [], **read})
     if fact["steps"]:
         compared = _Compared(recorded, tables["nsys_steps"], torch, fact)
-        tables["nsys_modules"] = _modules(tables["nsys_ranges"], modules, compared)
+        ranges = [row for row in tables["nsys_ranges"] if row["process"] == fact["process"]]
+        tables["nsys_modules"] = _modules(ranges, modules, compared)
     return tables
 
 
@@ -268,7 +269,7 @@ class _Compared:
         self.steps = int(fact["steps"])
         self.speed = fact.get("step_ratio") or 1.0
         self.is_fair = fact.get("not_compared") is None
-        on_device = Counter[int | None]()
+        on_device = defaultdict[int | None, float](float)
         for row in _of_main(steps, fact):
             if row["device_s"] is not None:
                 on_device[row["step"]] += row["device_s"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -109,8 +109,9 @@ def _rows(
 
 def _spread(times: Any) -> pd.DataFrame:
     """Return median, extremes and standard deviation of grouped times."""
-    found = times.agg(["median", "min", "max", "std"])
-    return found.set_axis(["median_s", "shortest_s", "longest_s", "deviation_s"], axis=1)
+    names = ["median_s", "shortest_s", "longest_s", "deviation_s"]
+    found: pd.DataFrame = times.agg(["median", "min", "max", "std"]).set_axis(names, axis=1)
+    return found
 
 
 # --- What ran in a capture: kernels, copies and calls by the range they belong to -----------------
@@ -266,8 +267,11 @@ def _bytes(work: pd.DataFrame) -> Ints:
 # --- Ranges by place, with the work that was begun in them ----------------------------------------
 
 
-def range_rows(capture: Capture, most: int = MOST_ROWS) -> Cut:
-    """Return rows of `nsys_ranges`, each after the one around it, and what the rest is of."""
+def range_rows(capture: Capture, most: int = MOST_ROWS, before: int = 0) -> Cut:
+    """Return rows of `nsys_ranges`, each after the one around it, and what the rest is of.
+
+    They are numbered behind those that are there `before`.
+    """
     tree, steps = capture.tree, capture.steps
     count = len(tree.nodes)
     length = steps.counted(tree.start, tree.end)
@@ -293,7 +297,7 @@ def range_rows(capture: Capture, most: int = MOST_ROWS) -> Cut:
     if steps.thread is not None:
         columns["on_steps_thread"] = [int(node.on_steps_thread) for node in tree.nodes]
     kept = _largest(tree, wall, most)
-    number = {-1: None, **{node: place for place, node in enumerate(kept, start=1)}}
+    number = {-1: None, **{node: place for place, node in enumerate(kept, start=before + 1)}}
     rows: list[Record] = [
         {
             "node": number[node],
@@ -306,7 +310,8 @@ def range_rows(capture: Capture, most: int = MOST_ROWS) -> Cut:
     ]
     if len(kept) == count:
         return rows, None
-    return _with_rest(rows, tree, columns, {**unknown, **dict.fromkeys(columns)}, number)
+    other = {**unknown, **dict.fromkeys(columns), "node": before + len(kept) + 1}
+    return _with_rest(rows, tree, columns, kept, other)
 
 
 def _seconds(name: str, column: Any) -> Any:
@@ -343,15 +348,16 @@ def _with_rest(
     rows: list[Record],
     tree: RangeTree,
     columns: Mapping[str, list[Any]],
+    kept: Sequence[int],
     unknown: Record,
-    number: Mapping[int, int | None],
 ) -> Cut:
-    """Add a row for all nodes that are not among `rows`.
+    """Add a row for all nodes that are not `kept` as rows; `unknown` are its other columns.
 
     A range in another one that is cut too is in the outer one's figures already.
     """
-    cut = [node for node in range(len(tree.nodes)) if node not in number]
-    outer = [node for node in cut if tree.nodes[node].parent in number]
+    known = {-1, *kept}
+    cut = [node for node in range(len(tree.nodes)) if node not in known]
+    outer = [node for node in cut if tree.nodes[node].parent in known]
     sums = {
         name: sum(columns[name][node] for node in outer)
         for name in columns
@@ -360,8 +366,7 @@ def _with_rest(
     calls = sum(columns["calls"][node] for node in cut)
     own = sum(columns["self_s"][node] for node in cut)
     label = {"domain": "", "kind": "rest", "name": REST, "style": PUSH_POP}
-    row: Record = {"node": len(rows) + 1, "parent": None, **label, **unknown, **sums}
-    row = {**row, "calls": calls, "self_s": own}
+    row: Record = {**unknown, "parent": None, **label, **sums, "calls": calls, "self_s": own}
     rest = Rest(rows=len(cut), things=calls, seconds=float(sums["wall_s"]))
     return [*rows, row], rest
 
@@ -616,13 +621,11 @@ def rows_of(
         else:
             own = _own_or(steps, export, names, step_range)
         capture = Capture.of(export, own, names, begin_ns)
-        found, rest = _tables(capture, most or MOST_ROWS, own_steps=own.thread is not None)
+        nodes, is_own = len(rows["nsys_ranges"]), own.thread is not None
+        found, rest = _tables(capture, most or MOST_ROWS, nodes, own_steps=is_own)
         facts = _with_facts(facts, capture, rest)
-        nodes = len(rows["nsys_ranges"])
         for name, some in found.items():
-            for row in some:
-                moved = {key: int(row[key]) + nodes for key in ("node", "parent") if row.get(key)}
-                rows[name].append({**row, **moved, "process": export.process})
+            rows[name] += [{**row, "process": export.process} for row in some]
     assert facts is not None
     return rows, facts
 
@@ -642,12 +645,12 @@ def _own_or(steps: Steps, export: Export, names: Names, step_range: str | None) 
 
 
 def _tables(
-    capture: Capture, most: int, *, own_steps: bool
+    capture: Capture, most: int, nodes: int, *, own_steps: bool
 ) -> tuple[dict[str, list[Record]], dict[str, Rest]]:
-    """Return rows of one process by table, and the rest by table."""
+    """Return rows of one process by table, and the rest by table; `nodes` are before its own."""
     calls = calls_of(capture)
     cut = {
-        "nsys_ranges": range_rows(capture, most),
+        "nsys_ranges": range_rows(capture, most, nodes),
         "nsys_stats": stat_rows(capture, calls, most),
         "nsys_kernels": kernel_rows(capture, most),
         "nsys_copies": copy_rows(capture, most),

@@ -42,7 +42,7 @@ def tables(folder, frames=None, modules=(), steps_s=STEPS_S, **facts):
 # By table, the columns that are totals over the steps of the capture; all else stays as it is.
 TOTALS = {
     "nsys_ranges": "calls wall_s self_s api_calls api_s kernels device_s elsewhere_s copies "
-    "copied_bytes copies_s",
+    "copied_bytes copies_s projected_s",
     "nsys_kernels": "calls device_s", "nsys_copies": "calls bytes device_s",
     "nsys_api": "calls host_s failed", "nsys_backtraces": "calls host_s",
     "nsys_samples": "self_samples total_samples", "nsys_gaps": "count total_s",

@@ -120,9 +120,8 @@ class Plain:
                 (start, end, names[name])
                 for start, end, name in rows("OSRT_API", "start, end, nameId", "globalTid")
             ]
-            where = "eventType = 59 AND globalTid"
-            events = rows("NVTX_EVENTS", "start, end, text, textId", where)
-            self.ranges = [(start, end, text or names[key]) for start, end, text, key in events]
+            events = rows("NVTX_EVENTS", "start, end, text, textId, eventType", "globalTid")
+            self.ranges = [(*row[:2], row[2] or names[row[3]]) for row in events if row[4] == 59]
         timed = (*self.kernels, *self.copies, *self.fills, *self.waits, *self.calls)
         starts = [row[0] for row in (*self.os_calls, *self.ranges)]
         self.begin = min([*starts, *(row[1] for row in timed)])
