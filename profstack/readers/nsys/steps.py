@@ -20,8 +20,8 @@ from profstack.readers.torchtrace.columns import Bools, Ints
 # --- Names of ranges without running numbers ------------------------------------------------------
 
 # A program that numbers its ranges would have a place in the tree for each of them. The number of
-# an operator, as torch's emit_nvtx writes it, is never a part of its name. Any other number is one
-# as long as it tells things apart that come again: `layer 3` is a name, `batch 3` is not.
+# an operator, as torch's emit_nvtx writes it, is never a part of its name, nor is that of a step.
+# Any other number is one as long as it tells things apart that come again, as in `layer 3`.
 
 # What emit_nvtx appends to the name of an operator; sizes are kept.
 _OF_TORCH = re.compile(r", (?:seq|op_id) = (\d+)|, input_op_ids = \[.*\]$")
@@ -31,6 +31,9 @@ _NUMBER = re.compile(r"(?<![\d.])\d+(?![\w.])")
 MOST_ALIKE = 100
 FEWEST_ALIKE = 3
 MOST_TIMES = 1.5
+# These are always numbered, and may begin anew with every epoch.
+_LIKE_A_STEP = re.compile(r"(?<![a-z])(?:step|iter|iteration|batch)(?![a-z])", re.IGNORECASE)
+_EPOCH = re.compile(r"(?<![a-z])epoch(?![a-z])", re.IGNORECASE)
 # Characters between a name and its number, and behind the number.
 _BETWEEN = " \t:;,#=_-/([{"
 _BEHIND = ")]}"
@@ -99,15 +102,17 @@ def _without_numbers(
         times = sum(counts[place] for place in places)
         few = len(places) <= MOST_ALIKE
         once = len(places) >= FEWEST_ALIKE and times < MOST_TIMES * len(places)
-        if few and not once:
-            continue
         texts = [str((keys[place] or ("", ""))[1]) for place in places]
+        counts_itself = _LIKE_A_STEP.search(texts[0]) or _EPOCH.search(texts[0])
+        if few and not once and not counts_itself:
+            continue
         matches = [list(_NUMBER.finditer(text)) for text in texts]
         varying = [len({each[0] for each in column}) > 1 for column in zip(*matches, strict=True)]
         for place, text, row in zip(places, texts, matches, strict=True):
             running = [match for match, varies in zip(row, varying, strict=True) if varies]
-            number = int(running[-1][0]) if len(running[-1][0]) < 19 else NO_NUMBER
-            found[place] = _cut(text, running), number
+            last = (running[-1] if running else row[0])[0]
+            number = int(last) if len(last) < 19 else NO_NUMBER
+            found[place] = _cut(text, running or row), number
     return found
 
 
@@ -134,7 +139,6 @@ _STEP_NUMBER = re.compile(r"step (\d+)$")
 FEWEST_REPEATS = 3
 LEAST_SHARE = 0.8
 # Inside of it one that is named like a step is the better one, if it has this share of its time.
-_LIKE_A_STEP = re.compile(r"\b(?:train(?:ing)?_?)?(?:step|iter(?:ation)?|batch)\b", re.IGNORECASE)
 INNER_SHARE = 0.8
 # Operators of torch and functions of its backward pass.
 _OPERATOR = re.compile(r"::|Backward\d*$")

@@ -51,8 +51,12 @@ def test_the_number_of_an_operator_is_none_of_its_name():
     ("texts", "expected"),
     [
         # Once each, from three on.
-        (["batch 0", "batch 1", "batch 2"], [("batch", 0), ("batch", 1), ("batch", 2)]),
-        (["batch 0", "batch 1"], [("batch 0", None), ("batch 1", None)]),
+        (["part 0", "part 1", "part 2"], [("part", 0), ("part", 1), ("part", 2)]),
+        (["part 0", "part 1"], [("part 0", None), ("part 1", None)]),
+        # Steps and epochs are numbered, however often a number comes again.
+        (["batch 0", "batch 1"] * 2, [("batch", 0), ("batch", 1)] * 2),
+        (["train_step 7", "epoch 1/9", "BATCH 5"], [("train_step", 7), ("epoch", 1), ("BATCH", 5)]),
+        (["steps 1", "stepper 2"], [("steps 1", None), ("stepper 2", None)]),
         # What comes again and again is a name, up to a half more than once.
         (["layer 0", "layer 1", "layer 2"] * 2, [(f"layer {n}", None) for n in (0, 1, 2)] * 2),
         (["a 1", "a 2", "a 3", "a 3"], [("a", 1), ("a", 2), ("a", 3), ("a", 3)]),
