@@ -68,6 +68,7 @@ def write(path: Path, kernels: int, processes: int, *, numbered: bool) -> None:
                 if place == KERNELS_OF_STEP - 1 or number == kernels - 1:
                     ranges.append((begun - 900, moment, 59, thread, f"iteration {step}", None))
                     copies.append((moment - 90, moment - 10, 0, 7, -1, process, 4096, 1))
+                    moment += 9_000
             many(f"INSERT INTO {prefix}KERNEL VALUES ({', '.join('?' * 13)})", rows)
             many(f"INSERT INTO {prefix}RUNTIME VALUES ({', '.join('?' * 7)})", launches)
             many(f"INSERT INTO {prefix}MEMCPY VALUES ({', '.join('?' * 8)})", copies)
