@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
 
-from profstack.errors import UsageError
 from profstack.readers.device_gaps import S, at
 from profstack.readers.nsys.capture import (
     COPY,
@@ -25,18 +24,11 @@ from profstack.readers.nsys.capture import (
     sums_of_calls,
     work_in,
 )
-from profstack.readers.nsys.device_time import (
-    communication_rows,
-    gap_rows,
-    process_rows,
-    step_rows,
-)
 from profstack.readers.nsys.export import PUSH_POP, Export
 from profstack.readers.nsys.export_file import numbered
-from profstack.readers.nsys.steps import NO_NUMBER, NO_STEPS, Names, Steps, names_of, steps_of
+from profstack.readers.nsys.steps import NO_NUMBER
 from profstack.readers.torchtrace.columns import Ints
 from profstack.storage.schema.column import Record
-from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 
 # --- Rows of many things with the same keys -------------------------------------------------------
 
@@ -569,170 +561,3 @@ def _highest(held: Ints) -> Ints:
     # In order of part and height, the last of each part is its highest; the earliest of these.
     order = np.lexsort((-np.arange(len(part)), held[:-1], part))
     return np.append(order[np.flatnonzero(np.append(np.diff(part), 1))], len(held) - 1)
-
-
-# --- All tables -----------------------------------------------------------------------------------
-
-
-class CaptureFacts(TypedDict):
-    """Totals over the steps of a capture, or over the whole of it; of all processes together.
-
-    Steps, their times and the capture's are those of the first process.
-    """
-
-    steps: int
-    first_step: int | None
-    last_step: int | None
-    per: Literal["step", "capture"]
-    step_range: str | None
-    step_range_asked: bool
-    captured_s: float
-    steps_wall_s: float | None
-    version: str | None
-    schema: str | None
-    process: int
-    processes: list[int]
-    # What no process has, and why.
-    missing: dict[str, str]
-    notes: list[list[str]]
-    unlaunched: int
-    graphs_whole: int
-    open_ranges: int
-    rest: dict[str, Rest]
-
-
-def rows_of(
-    exports: Iterable[Export], step_range: str | None = None, *, most: int | None = None
-) -> tuple[dict[str, list[Record]], CaptureFacts]:
-    """Return rows by table of all processes of a capture, and the facts of it.
-
-    The first process is the capture's own. A process that makes no steps is seen in those of the
-    first. `step_range` names the range that is a step; of each table a process has at most `most`
-    rows and that of the rest. Raises UsageError where no range has that name.
-    """
-    rows: dict[str, list[Record]] = {name: [] for name in RECORDED_OF_NSYS}
-    facts: CaptureFacts | None = None
-    steps, begin_ns = NO_STEPS, 0
-    for export in exports:
-        names = names_of(export.ranges)
-        if facts is None:
-            steps, begin_ns = steps_of(export, names, step_range), export.begin_ns
-            own = steps
-        else:
-            own = _own_or(steps, export, names, step_range)
-        capture = Capture.of(export, own, names, begin_ns)
-        nodes, is_own = len(rows["nsys_ranges"]), own.thread is not None
-        found, rest = _tables(capture, most or MOST_ROWS, nodes, own_steps=is_own)
-        facts = _with_facts(facts, capture, rest)
-        for name, some in found.items():
-            rows[name] += [{**row, "process": export.process} for row in some]
-    assert facts is not None
-    return rows, facts
-
-
-def _own_or(steps: Steps, export: Export, names: Names, step_range: str | None) -> Steps:
-    """Return the steps of a further process: its own, else those of the first.
-
-    Where the first has none, all figures are of the whole capture.
-    """
-    if not len(steps):
-        return NO_STEPS
-    try:
-        own = steps_of(export, names, step_range)
-    except UsageError:
-        own = NO_STEPS
-    return own if len(own) else steps.elsewhere()
-
-
-def _tables(
-    capture: Capture, most: int, nodes: int, *, own_steps: bool
-) -> tuple[dict[str, list[Record]], dict[str, Rest]]:
-    """Return rows of one process by table, and the rest by table; `nodes` are before its own."""
-    calls = calls_of(capture)
-    cut = {
-        "nsys_ranges": range_rows(capture, most, nodes),
-        "nsys_stats": stat_rows(capture, calls, most),
-        "nsys_kernels": kernel_rows(capture, most),
-        "nsys_copies": copy_rows(capture, most),
-        "nsys_api": api_rows(calls, most),
-        "nsys_waits": wait_rows(capture, most),
-    }
-    gaps, longest = gap_rows(capture)
-    rows = {
-        "nsys_processes": process_rows(capture, own_steps=own_steps),
-        # Without a device they are those of the process that makes them.
-        "nsys_steps": [row for row in step_rows(capture) if own_steps or row["device"]],
-        **{name: some for name, (some, _) in cut.items()},
-        "nsys_communication": communication_rows(capture),
-        "nsys_backtraces": backtrace_rows(capture),
-        "nsys_memory": memory_rows(capture.export, capture.begin_ns),
-        "nsys_samples": sample_rows(capture),
-        "nsys_gaps": gaps,
-        "nsys_longest_gaps": longest,
-    }
-    return rows, {name: rest for name, (_, rest) in cut.items() if rest is not None}
-
-
-def _with_facts(
-    before: CaptureFacts | None, capture: Capture, rest: Mapping[str, Rest]
-) -> CaptureFacts:
-    """Return the facts of a process, or those of the ones before with it."""
-    export, steps, work = capture.export, capture.steps, capture.work
-    graphs = int((export.work["kind"].iloc[work.row] == GRAPH).sum())
-    unlaunched = int((work.call < 0).sum())
-    notes = [[slug, text] for slug, text in export.notes]
-    if before is not None:
-        both = {
-            name: Rest(
-                rows=one["rows"] + two["rows"],
-                things=one["things"] + two["things"],
-                seconds=one["seconds"] + two["seconds"],
-            )
-            for name in {**before["rest"], **rest}
-            for one, two in [(before["rest"].get(name, _NOTHING), rest.get(name, _NOTHING))]
-        }
-        return {
-            **before,
-            "processes": [*before["processes"], export.process],
-            "missing": {
-                name: why for name, why in before["missing"].items() if name in export.missing
-            },
-            # Those on the whole session are in every process.
-            "notes": [
-                *before["notes"],
-                *(
-                    [slug, f"process {export.process}: {text}"]
-                    for slug, text in notes
-                    if [slug, text] not in before["notes"]
-                ),
-            ],
-            "unlaunched": before["unlaunched"] + unlaunched,
-            "graphs_whole": before["graphs_whole"] + graphs,
-            "open_ranges": before["open_ranges"] + export.open_ranges,
-            "rest": both,
-        }
-    numbers = [number for number in steps.numbers if number is not None]
-    wall = int((steps.times.end - steps.times.start).sum())
-    return {
-        "steps": len(steps),
-        "first_step": min(numbers, default=None),
-        "last_step": max(numbers, default=None),
-        "per": "step" if len(steps) else "capture",
-        "step_range": steps.range_name,
-        "step_range_asked": steps.is_asked,
-        "captured_s": (export.end_ns - export.begin_ns) * S,
-        "steps_wall_s": wall * S if len(steps) else None,
-        "version": export.version,
-        "schema": export.schema,
-        "process": export.process,
-        "processes": [export.process],
-        "missing": dict(export.missing),
-        "notes": notes,
-        "unlaunched": unlaunched,
-        "graphs_whole": graphs,
-        "open_ranges": export.open_ranges,
-        "rest": dict(rest),
-    }
-
-
-_NOTHING = Rest(rows=0, things=0, seconds=0.0)

@@ -187,9 +187,18 @@ class Steps:
             before = number
         return runs
 
-    def elsewhere(self) -> Steps:
-        """Return the same steps for a process that does not make them."""
-        return replace(self, thread=None)
+    def of_process(self, export: Export, names: Names) -> Steps:
+        """Return the steps of another process of the capture: its own of the same kind, else these.
+
+        Where there are none here, all figures are of the whole capture.
+        """
+        if not len(self):
+            return self
+        if self.range_name is None:
+            own = _own_steps(export)
+        else:
+            own = _named(export.ranges, names, self.range_name) or NO_STEPS
+        return own if len(own) else replace(self, thread=None)
 
 
 _EMPTY = np.array([], np.int64)
@@ -200,10 +209,16 @@ def steps_of(export: Export, names: Names, step_range: str | None = None) -> Ste
     """Find the steps that were captured from begin to end.
 
     They are the ranges named `step_range`; without a name profstack's own, else those of the
-    program that repeat. An empty name asks for no steps.
+    program that repeat. An empty name asks for no steps. Raises UsageError where no range has the
+    name.
     """
     if step_range is not None:
-        return _named(export.ranges, names, step_range) if step_range else NO_STEPS
+        if not step_range:
+            return NO_STEPS
+        asked = _named(export.ranges, names, step_range)
+        if asked is None:
+            raise _no_range(names, step_range)
+        return asked
     own = _own_steps(export)
     if len(own):
         return own
@@ -244,24 +259,28 @@ def _number(payload: object, text: object) -> int | None:
     return int(found[1]) if found else None
 
 
-def _named(frame: pd.DataFrame, names: Names, wanted: str) -> Steps:
-    """Return the ranges of a name, with or without its numbers; raises UsageError without any."""
+def _named(frame: pd.DataFrame, names: Names, wanted: str) -> Steps | None:
+    """Return the ranges of a name, with or without its numbers; None where there are none."""
     named = np.array([name == wanted for name in names.name], np.bool_)
     named |= (frame["text"] == wanted).to_numpy(np.bool_)
     if not named.any():
         named = np.array([bare_name(name) == wanted for name in names.name], np.bool_)
     if not named.any():
-        frequent = pd.Series([name for name in names.name if name], dtype=object).value_counts()
-        most = list(frequent.items())[:_NAMES_SHOWN]
-        known = ", ".join(f"{name} ({count:,})" for name, count in most)
-        raise UsageError(
-            f"the capture has no range named {wanted}",
-            where="--step-range",
-            next_step=f"its ranges are {known}" if known else "it has no ranges: leave it out",
-        )
+        return None
     where = np.flatnonzero(named)
     thread = int(frame["thread"].iloc[where].value_counts().index[0])
     return replace(_steps_in(frame, names, wanted, where, thread), is_asked=True)
+
+
+def _no_range(names: Names, wanted: str) -> UsageError:
+    frequent = pd.Series([name for name in names.name if name], dtype=object).value_counts()
+    most = list(frequent.items())[:_NAMES_SHOWN]
+    known = ", ".join(f"{name} ({count:,})" for name, count in most)
+    return UsageError(
+        f"the capture has no range named {wanted}",
+        where="--step-range",
+        next_step=f"its ranges are {known}" if known else "it has no ranges: leave it out",
+    )
 
 
 def _steps_in(frame: pd.DataFrame, names: Names, name: str, where: Ints, thread: int) -> Steps:

@@ -16,7 +16,7 @@ import pytest
 
 from profstack.readers.nsys.export import processes_of, read_process
 from profstack.readers.nsys.export_file import ExportFile
-from profstack.readers.nsys.rows import rows_of
+from profstack.readers.nsys.importing import rows_of
 from tests.support.nsys_files import PID, NsysFile, thread_of
 
 OTHER = PID + 1

@@ -9,7 +9,8 @@ import pytest
 from profstack.readers.nsys import rows as nsys_rows
 from profstack.readers.nsys.export import Export, read_export
 from profstack.readers.nsys.export_file import frame_of
-from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS, rows_of
+from profstack.readers.nsys.importing import rows_of
+from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS
 from profstack.readers.nsys.steps import NO_STEPS, names_of
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from tests.support.nsys_files import AUTOGRAD, PID, NsysFile, thread_of
@@ -282,6 +283,42 @@ def test_what_is_beyond_the_limit_of_rows_is_one_row_with_all_of_it(tmp_path):
         "nsys_ranges": 47, "nsys_kernels": 46, "nsys_api": 146, "nsys_stats": 99, "nsys_waits": 46
     }  # fmt: skip
     assert rest["median_s"] is None
+
+
+def beside(path, theirs):
+    """Rows and facts of two steps of one process, and of another with these ranges in it."""
+    other = PID + 9
+    thread = thread_of(other, other)
+    path.unlink(missing_ok=True)
+    with NsysFile(path) as file:
+        file.play("step 3 1000 2000; step 4 2000 3000; launched 1100 1200 1300 k 1")
+        file.play(theirs, other=thread)
+        file.play(
+            f"call 900 950 cudaFree 7 thread={thread}; os_call 2500 3500 poll thread={thread}"
+        )
+        file.play(f"kernel 1500 1700 other 8 device=1 pid={other}")
+    return rows_of([read_export(path, pid) for pid in (PID, other)])
+
+
+def test_a_process_without_such_steps_is_seen_in_those_of_the_first(tmp_path):
+    # A range of its own that repeats is no step beside profstack's steps.
+    fetch = "range {} {} fetch domain= category=None thread=other"
+    text = ";".join(fetch.format(at, at + 390) for at in range(600, 3800, 400))
+    rows, facts = beside(tmp_path / "a.sqlite", text)
+    columns = "process device steps own_steps wall_s kernels busy_s ranges"
+    assert in_ns(rows["nsys_processes"], columns) == [
+        (PID, "cuda:0", 2, 1, 2000, 1, 100, 2),
+        (PID + 9, "cuda:1", 2, 0, 2000, 1, 200, 6),
+    ]
+    assert (facts["steps"], facts["processes"]) == (2, [PID, PID + 9])
+    waited = [row for row in rows["nsys_api"] if row["name"] == "poll"]
+    # From 2500 to the end of the last step.
+    assert in_ns(waited, "calls host_s process") == [(1, 500, PID + 9)]
+    steps = in_ns(rows["nsys_steps"], "process step device busy_s")
+    assert steps[2:] == [(PID + 9, 3, "cuda:1", 200), (PID + 9, 4, "cuda:1", 0)]
+    # One of the same kind is its own.
+    rows, _ = beside(tmp_path / "a.sqlite", "step 8 1400 1790 thread=other")
+    assert in_ns(rows["nsys_processes"], columns)[1] == (PID + 9, "cuda:1", 1, 1, 390, 1, 200, 1)
 
 
 def test_stacks_by_their_functions_with_most_time_first(result):
