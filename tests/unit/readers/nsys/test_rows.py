@@ -308,7 +308,7 @@ def test_a_process_without_such_steps_is_seen_in_those_of_the_first(tmp_path):
     columns = "process device steps own_steps wall_s kernels busy_s ranges"
     assert in_ns(rows["nsys_processes"], columns) == [
         (PID, "cuda:0", 2, 1, 2000, 1, 100, 2),
-        (PID + 9, "cuda:1", 2, 0, 2000, 1, 200, 6),
+        (PID + 9, "cuda:1", 2, 0, 2000, 1, 200, 5),
     ]
     assert (facts["steps"], facts["processes"]) == (2, [PID, PID + 9])
     waited = [row for row in rows["nsys_api"] if row["name"] == "poll"]
