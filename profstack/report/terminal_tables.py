@@ -35,6 +35,8 @@ IMPORT_ALONE = "the recording holds an import of Nsight Systems alone"
 _METHOD = re.compile(r"^<method '([^']+)' of '([^']+)' objects>$")
 # Below these widths columns are left out: a number that is cut is another number.
 _NARROW, _NARROWEST = 72, 48
+# Kinds of rows of nsys_stats that are kernels.
+_KERNELS = ("kernel", "graph")
 # A row and the name to print for it.
 _Named = tuple[str, AnyRow]
 
@@ -55,16 +57,24 @@ def print_top_tables(screen: Screen, report: Report, most: int, *, parts: bool =
     tables = report["tables"]
     if is_import_alone(report):
         # Ranges of modules; of a capture without steps any ranges.
-        every = tables.get("nsys_ranges") or []
+        facts = report["nsys"]
+        own = (None, facts["process"] if facts else None)
+        every = [row for row in tables.get("nsys_ranges") or [] if row.get("process") in own]
         modules = tables.get("nsys_modules") or []
         ranges: list[_Named] = [(row["path"], row) for row in modules]
         ranges = ranges or [(row["name"], {**row, "host_s": row["wall_s"]}) for row in every]
         _print_heaviest(screen, "range", ranges, ("calls", "host_s", "device_s"), most)
         kernels = [(row["name"], row) for row in tables.get("nsys_kernels") or []]
+        stats = [row for row in tables.get("nsys_stats") or [] if row["kind"] in _KERNELS]
+        places = {(row["device"], row["process"]) for row in stats}
         by_name: list[_Named] = [
-            (row["name"], {**row, "device_s": row["total_s"]})
-            for row in tables.get("nsys_stats") or []
-            if row["kind"] in ("kernel", "graph")
+            (
+                f"{row['name']}  {row['device']}, {row['process']}"
+                if len(places) > 1
+                else row["name"],
+                {**row, "device_s": row["total_s"]},
+            )
+            for row in stats
         ]
         shares = ("share", "mean_s") if by_name and screen.width >= _NARROW else ()
         columns = ("calls", "device_s", *shares)

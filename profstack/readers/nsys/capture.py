@@ -452,7 +452,7 @@ class Capture:
     tree: RangeTree
     calls: Calls
     work: Work
-    # The moment from which times are counted: where the first process has its first event.
+    # The moment from which times are counted.
     begin_ns: int
 
     @classmethod

@@ -58,7 +58,7 @@ _THINGS = {
 class CaptureFacts(TypedDict):
     """Totals over the steps of a capture, or over the whole of it; of all processes together.
 
-    Steps, their times and the capture's are those of the first process.
+    Steps and their times are those of the first process.
     """
 
     steps: int
@@ -170,12 +170,12 @@ def rows_of(
     """
     rows: dict[str, list[Record]] = {name: [] for name in RECORDED_OF_NSYS}
     facts: CaptureFacts | None = None
-    steps, begin_ns = NO_STEPS, 0
+    steps, begin_ns, earliest, latest = NO_STEPS, 0, 0, 0
     for export in exports:
         names = names_of(export.ranges)
         if facts is None:
             steps, begin_ns = steps_of(export, names, step_range), export.begin_ns
-            own = steps
+            own, earliest, latest = steps, begin_ns, export.end_ns
         else:
             own = steps.of_process(export, names)
         capture = Capture.of(export, own, names, begin_ns)
@@ -184,8 +184,24 @@ def rows_of(
         facts = _with_facts(facts, capture, rest)
         for name, some in found.items():
             rows[name] += [{**row, "process": export.process} for row in some]
+        earliest, latest = min(earliest, export.begin_ns), max(latest, export.end_ns)
     assert facts is not None
-    return rows, facts
+    facts["captured_s"] = (latest - earliest) * S
+    return _since(rows, (begin_ns - earliest) * S), facts
+
+
+# By table, the moments in its rows.
+_MOMENTS = {"nsys_steps": "started_s", "nsys_longest_gaps": "started_s", "nsys_memory": "t_s"}
+
+
+def _since(rows: dict[str, list[Record]], earlier_s: float) -> dict[str, list[Record]]:
+    """Return the rows with moments since the first event of all processes."""
+    moved = {
+        name: [{**row, moment: float(row[moment] or 0) + earlier_s} for row in rows[name]]
+        for name, moment in _MOMENTS.items()
+        if earlier_s
+    }
+    return rows | moved
 
 
 def _tables(

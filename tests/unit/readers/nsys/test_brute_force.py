@@ -273,8 +273,7 @@ def test_idle_time_of_each_device_nanosecond_by_nanosecond(case):
 
 def test_a_gap_is_unknown_where_its_launch_is_not_in_the_file(case):
     rows, plain = case
-    first = rows["nsys_processes"][0]["process"]
-    origin = plain[first].begin
+    origin = min(events.begin for events in plain.values())
     for pid, events in plain.items():
         work = sorted((*events.kernels, *events.fills), key=lambda row: row[1])
         for row in own(rows, "longest_gaps", pid):

@@ -88,10 +88,10 @@ def test_the_innermost_range_at_a_moment(made):
         # A range is known without its number, which is no part of a longer one nor all of a text.
         ("range 1 9 'step 12' lib payload=12", "5 step"),
         ("range 1 9 'step: #12' lib payload=12", "5 step"),
-        *((f"range 1 9 'step 12' lib {more}", "5 step 12") for more in ("payload=3", "payload=2")),
+        *((f"range 1 9 'item 12' lib {more}", "5 item 12") for more in ("payload=3", "payload=2")),
     ]:
         all_, words = made(text), expected.removeprefix("OTHER ").split()
-        if "step " in expected and len(words) == 3:
+        if "item " in expected and len(words) == 3:
             words = [words[0], " ".join(words[1:])]
         moments = np.array([int(each) for each in words[::2]])
         thread = np.full(len(moments), OTHER if expected.startswith("OTHER") else MAIN)

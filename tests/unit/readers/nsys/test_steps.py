@@ -88,8 +88,8 @@ def test_of_many_names_that_differ_in_numbers_none_is_a_name():
 
 
 def test_a_payload_at_the_end_of_a_text_is_its_number():
-    assert names("step: #12", payload=12) == [("step", 12)]
-    assert names("step 112", payload=12) == [("step 112", None)]
+    assert names("item: #12", payload=12) == [("item", 12)]
+    assert names("item 112", payload=12) == [("item 112", None)]
     assert names("v1.12", payload=12) == [("v1.12", None)]
 
 
