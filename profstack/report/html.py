@@ -214,8 +214,8 @@ _REPORT = PageKind("main.js", (*STYLES, "source.css", "method.css"), "report.jso
 def render(report: Report, *, base: str = "") -> str:
     """Return the page as HTML; `base` is the path from the page's folder to the recording's."""
     page = prepare(report, base=base).as_dict()
-    imported = report.get("nsys")
-    subject = report["script"] or (imported and imported["file"]) or "profstack"
+    imported = [each["file"] for each in (*report.get("imports", ()), report.get("nsys")) if each]
+    subject = report["script"] or (imported or ["profstack"])[0]
     views = {view: f"view-{view}.html.j2" for view in _VIEWS}
     return assemble(_REPORT, page, subject, views, report["profstack_version"])
 
