@@ -31,6 +31,7 @@ from profstack.readers.nsys.export_file import (
     frame_of,
     mapped,
     needed,
+    numbered,
 )
 from profstack.readers.nvtx import DOMAIN
 from profstack.readers.torchtrace.columns import Bools
@@ -368,11 +369,13 @@ def _extents(read: Columns, axes: Sequence[Column]) -> Objects | None:
     """Return the three extents of grids or blocks as texts, `64 1 1`; None where unknown."""
     if axes[0].name not in read:
         return None
-    three = np.stack([read[axis.name] for axis in axes], axis=1)
-    different, number = np.unique(three, axis=0, return_inverse=True)
+    number, different = numbered(pd.DataFrame({axis.name: read[axis.name] for axis in axes}))
     # Older files have 0 for unknown.
-    texts = [" ".join(map(str, row)) if min(row) > 0 else None for row in different.tolist()]
-    return np.array(texts, dtype=object)[number.reshape(-1)]
+    texts = [
+        " ".join(map(str, row)) if min(row) > 0 else None
+        for row in different.itertuples(index=False, name=None)
+    ]
+    return np.array(texts, dtype=object)[number]
 
 
 def _memories(file: ExportFile, numbers: Ints) -> Objects:

@@ -196,7 +196,7 @@ _MOMENTS = {"nsys_steps": "started_s", "nsys_longest_gaps": "started_s", "nsys_m
 
 def _since(rows: dict[str, list[Record]], earlier_s: float) -> dict[str, list[Record]]:
     """Return the rows with moments since the first event of all processes."""
-    moved = {
+    moved: dict[str, list[Record]] = {
         name: [{**row, moment: float(row[moment] or 0) + earlier_s} for row in rows[name]]
         for name, moment in _MOMENTS.items()
         if earlier_s

@@ -365,7 +365,7 @@ function drawNsysRanges(page) {
     view: "nsys",
     keyOf: (record) => "range-" + record.node,
     sort: { key: "wall_s", direction: -1 },
-    first: NSYS_RANGE_FIRST,
+    first: processes.size > 1 ? withProcess(NSYS_RANGE_FIRST) : NSYS_RANGE_FIRST,
     hidden: [
       "node",
       "parent",
@@ -473,6 +473,9 @@ const nsysModuleOf = (record) => (record.range_kind === "module" ? record.range_
 const nsysSame = (records, keys) =>
   keys.filter((key) => new Set(records.map((record) => record[key])).size < 2);
 
+// Columns with the process behind the first one.
+const withProcess = ([name, ...others]) => [name, "process", ...others];
+
 // spec: that of makeTable, with `frame` (the table of the file) and `otherwise` (a text for none)
 function nsysTable(page, name, place, spec) {
   const table = page.tables[name];
@@ -481,15 +484,17 @@ function nsysTable(page, name, place, spec) {
     nsysLacking(page, spec.frame, place, spec.otherwise);
     return;
   }
+  const isOne = nsysSame(records, ["process"]).length > 0;
   makeTable(byId(place), {
     table,
     view: "nsys",
     barColour: "var(--self)",
     moduleOf: records.some(nsysModuleOf) ? nsysModuleOf : null,
     ...spec,
+    first: isOne || !spec.first ? spec.first : withProcess(spec.first),
     hidden: [...(spec.hidden || []), ...nsysSame(records, [...(spec.unless || []), "process"])],
     keyOf: (record) =>
-      [...spec.key, ...(nsysSame(records, ["process"]).length ? [] : ["process"])]
+      [...spec.key, ...(isOne ? [] : ["process"])]
         .map((key) =>
           record[key] === null ? "" : key === "stack" ? hash(record[key]) : record[key],
         )
@@ -570,7 +575,7 @@ function drawNsysDevice(page) {
     sort: { key: "total_s", direction: -1 },
     bars: ["total_s", "longest_s"],
     barColour: "var(--backward)",
-    first: ["cause", "total_s", "fully_idle_s", "count", "longest_s", "after", "before"],
+    first: ["cause", "device", "total_s", "fully_idle_s", "count", "longest_s", "after", "before"],
     unless: ["device"],
     key: ["cause", "device"],
     plain: true,

@@ -123,7 +123,9 @@ class NsysProcessRow(TypedDict):
     own_steps: Annotated[Flag, "own steps | whether it makes them itself"]
     wall_s: Annotated[Raw, "host time | host time of a step, or of the capture"]
     ranges: Annotated[Counted, "NVTX ranges"]
-    api_calls: Annotated[Counted, "CUDA calls", _NO_CALL, cell("it made no CUDA call")]
+    api_calls: Annotated[
+        Counted, "CUDA calls | calls of CUDA", _NO_CALL, cell("it made no CUDA call")
+    ]
     kernels: Annotated[Counted, "kernels", _NO_WORK, cell("it worked on no device")]
     device_s: Annotated[
         Raw, "device time | device time of the kernels", _NO_WORK, cell("it worked on no device")
