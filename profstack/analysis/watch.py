@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +61,11 @@ class Frame:
     @cached_property
     def is_installed(self) -> bool:
         """Whether it belongs to Python or to a package, by where its file lies."""
-        return self.file.startswith("<") or _LIBRARY.search(self.file) is not None
+        if self.file.startswith("<") or _LIBRARY.search(self.file) is not None:
+            return True
+        # Other samplers leave out the folder that a file was imported from.
+        first = re.split(r"[/\\]", self.file)[0]
+        return first.removesuffix(".py") in sys.stdlib_module_names
 
 
 Stack = tuple[Frame, ...]
@@ -212,7 +217,12 @@ def _own_frames(stack: Stack) -> list[Frame]:
     if first.is_text:
         return [frame for frame in stack if frame.is_text or not frame.is_installed]
     folder = os.path.join(os.path.dirname(first.file), "")
-    return [frame for frame in stack if not frame.is_installed and frame.file.startswith(folder)]
+    if folder:
+        own = (frame for frame in stack if frame.file.startswith(folder))
+    else:
+        # `torch/nn/modules/linear.py` beside `train.py`.
+        own = (frame for frame in stack if not os.path.dirname(frame.file))
+    return [frame for frame in own if not frame.is_installed]
 
 
 # --- Outliers: steps much slower than a clean one, or taking memory as few do ---------------------
@@ -376,7 +386,7 @@ def _phase_rows(recorded: Recorded, phase: str) -> list[WatchRow]:
         {
             "phase": phase,
             "file": home_relative(function[0]),
-            "line": function[1],
+            "line": function[1] or None,
             "name": function[2],
             "samples": sum(each.samples for each in around),
             "self_share": _weight(own.get(function, ())) / total_weight,
