@@ -192,7 +192,7 @@ def _plain(value: Any) -> Any:
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
-    "processes", "nsys", "columns_reason", "columns_source", "requests", "tokens",
+    "processes", "nsys", "imports", "columns_reason", "columns_source", "requests", "tokens",
 )  # fmt: skip
 
 
