@@ -28,14 +28,15 @@ from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known_sum, nullable
 from profstack.storage.schema.report import StepPart, WatchFacts
 from profstack.storage.schema.rows import FunctionRow, OutlierRow, WatchRow
-from profstack.storage.vocabulary import WATCH_INTERVAL_S
+from profstack.storage.vocabulary import PROGRAM, WATCH_INTERVAL_S
 
 # --- Samples with their stacks --------------------------------------------------------------------
 
 # Phases: before the first step, in a step, and between the steps of plans or after them. Steps that
 # were sampled since they were far longer than usual say nothing of the others.
 STARTUP, STEP, OTHER = "startup", "step", "other"
-PHASES = (STARTUP, STEP, OTHER)
+# Samples of the whole program, which another tool took: nothing says where its steps are in them.
+PHASES = (STARTUP, STEP, OTHER, PROGRAM)
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\][Ll]ib(64)?[/\\](python\d\.\d+[/\\])")
 
 
@@ -124,7 +125,9 @@ class Watched:
             frame["evaluating"].notna().tolist(),
         )
         # One without weight is only a reading of memory, at the edge of a pause.
-        self.samples = [sample for sample in samples if sample.weight > 0]
+        known = [sample for sample in samples if sample.weight > 0]
+        self.samples = [sample for sample in known if sample.phase != PROGRAM]
+        self.of_program = [sample for sample in known if sample.phase == PROGRAM]
 
     def own(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack that are the user's own code, outermost first."""
@@ -133,7 +136,9 @@ class Watched:
         return [frame for frame in stack if self._places.is_own(frame.file)]
 
     def of(self, phase: str | None) -> list[Sample]:
-        """Return the samples of one phase, or all."""
+        """Return the samples of one phase; without one all but those of a program."""
+        if phase == PROGRAM:
+            return self.of_program
         return [sample for sample in self.samples if phase in (None, sample.phase)]
 
     @cached_property
@@ -179,6 +184,8 @@ def _phases(
     slices = slices[slices["steps"] > 0].sort_values("started_s")
     if not len(slices):
         return [OTHER] * len(times)
+    if len(recorded.steps) and (slices.loc[slices["layer"] == "watch", "mode"] == PROGRAM).any():
+        return [PROGRAM] * len(times)
     begins = slices["started_s"].to_numpy(dtype=float)
     # Two layers may have had a slice in common.
     ends = np.maximum.accumulate(begins + slices["wall_s"].fillna(0.0).to_numpy(dtype=float))
@@ -522,11 +529,14 @@ def watch_facts(recorded: Recorded, functions: Sequence[FunctionRow]) -> WatchFa
     seen = watched(recorded)
     layers = recorded.frames["layers"]
     thinning = layers[layers["name"] == "watch"]["truncated"].dropna()
+    every = [*seen.samples, *seen.of_program]
     correlation, compared, reason = _rank_correlation(recorded, functions)
     return {
-        "samples": len(seen.samples),
-        "watched_s": sum(sample.weight for sample in seen.samples) * WATCH_INTERVAL_S,
-        "samples_by_phase": {phase: len(seen.of(phase)) for phase in PHASES},
+        "samples": len(every),
+        "watched_s": sum(sample.weight for sample in every) * WATCH_INTERVAL_S,
+        "samples_by_phase": {
+            phase: len(seen.of(phase)) for phase in PHASES if phase != PROGRAM or seen.of_program
+        },
         "interval_s": WATCH_INTERVAL_S,
         "thinning": str(thinning.iloc[0]) if len(thinning) else None,
         "rank_correlation": correlation,

@@ -17,14 +17,13 @@ from pathlib import Path
 from profstack.errors import UsageError
 from profstack.storage.schema.column import Record, Records
 from profstack.storage.schema.layer_table import LayerTable
+from profstack.storage.vocabulary import PROGRAM
 from profstack.units import format_bytes
 
 # Bytes by which a file is recognised, of a compressed one after decompression.
 BEGINNING = 1 << 18
 # The fact of the moment from which a recording's times count, in seconds since 1970.
 ORIGIN = "origin_unix_s"
-# The mode of a layer that watched a program as a whole.
-WHOLE = "whole"
 GZIP = b"\x1f\x8b"
 
 
@@ -154,7 +153,7 @@ def imported_layer(
         "slice": request.slice,
         "kind": name,
         "layer": name,
-        "mode": WHOLE,
+        "mode": PROGRAM,
         "plan": request.plan,
         "phase": "other",
         "round": 1,

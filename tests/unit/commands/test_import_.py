@@ -258,6 +258,42 @@ def test_files_of_every_kind_are_told_by_content_and_answered(tmp_path, capsys):
     assert "figures of the layer watch already" in doubled
 
 
+def test_a_profile_of_the_whole_program_is_apart_from_the_steps(tmp_path):
+    folder, _ = other_files(tmp_path / "in")
+    recording = tmp_path / "live"
+    (recording / "logs").mkdir(parents=True)
+    steps = [
+        {"step": at, "plan": 1, "slice": 0, "started_s": at / 4, "wall_s": 0.25, "phase": "train"}
+        for at in range(8)
+    ]
+    clean = {"kind": "clean", "plan": 1, "first_step": 0, "steps": 8, "started_s": 0.0}
+    with closing(Writer(recording)) as writer:
+        rows = {"slices": [{**clean, "slice": 0, "wall_s": 2.0, "round": 1}], "steps": steps}
+        writer.write(rows)
+        writer.facts({"plan_1": {"rule": "step", "phase": "train"}})
+    write_run(recording, {"script": "a.py", "argv": ["a.py"], "run": {"exit_code": 0}})
+    for name in ("functions", "samples"):
+        assert main(["import", str(folder / name), "--into", str(recording)]) == 0
+        assert main(["import", str(folder / name), "-o", str(tmp_path / name)]) == 0
+    beside = report(recording)
+    for table, layer, columns in (
+        ("functions", "functions", ("name", "calls", "self_s", "total_s")),
+        ("calls", "functions", ("callee", "calls", "self_s")),
+        ("watch", "samples", ("name", "samples", "self_share", "total_share")),
+    ):
+        rows, alone = (each["tables"][table] for each in (beside, report(tmp_path / layer)))
+        assert {row["phase"] for row in rows} == {"program"}
+        assert {row["phase"] for row in alone} == {"step"}
+        assert [[row[column] for column in columns] for row in rows] == [
+            [row[column] for column in columns] for row in alone
+        ]
+    assert beside["watch"]["samples_by_phase"]["program"] == beside["watch"]["samples"] == 80
+    assert beside["benchmark"]["n"] == 8
+    # No finding and no verdict takes such times for those of a step.
+    assert "train.py" not in json.dumps([beside["verdict"], beside["findings"]])
+    jsonschema.validate(beside, files.schema())
+
+
 def test_damaged_files_leave_no_recording_and_one_line(tmp_path, capsys):
     folder, _ = other_files(tmp_path / "in")
     os.symlink("/dev/zero", folder / "zero")
