@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import json
+import marshal
 import os
 import pickle
 import re
@@ -402,3 +403,36 @@ def test_damaged_files_leave_no_recording_and_one_line(tmp_path, capsys):
         line = refused(capsys, "import", str(folder / name), "-o", str(tmp_path / "own"))
         assert f"{name}: {words}" in line
     assert set(tmp_path.iterdir()) == before
+
+
+HOSTILE = "</script><script>alert(1)</script>\x1b[2J\udcff\x00" + "n" * 3000
+
+
+def test_names_from_files_reach_page_and_terminal_as_text(tmp_path, capsys):
+    """Whatever a function or a file is called: it is shown, and runs nothing."""
+    figures = (1, 2, 0.5, 0.75, {("b.py", 2, HOSTILE): (1, 1, 0.25, 0.5)})
+    frames = [{"name": HOSTILE, "file": HOSTILE, "line": 3}, {"name": "ok"}]
+    profile = {"type": "sampled", "unit": "seconds", "samples": [[0, 1]] * 60}
+    profile |= {"name": HOSTILE, "weights": [0.01] * 60, "startValue": 0, "endValue": 1}
+    whole = {"exporter": HOSTILE, "profiles": [profile] * 2, "shared": {"frames": frames}}
+    frame = {"filename": f"{HOSTILE}.py", "line": 1, "name": HOSTILE}
+    block = {"size": 512, "state": "active_allocated", "frames": [frame]}
+    segment = {"total_size": 512, "segment_type": HOSTILE, "blocks": [block]}
+    line = HOSTILE.replace("\udcff", "\ufffd")
+    made = {
+        "functions": marshal.dumps({(HOSTILE, 1, HOSTILE): figures}),
+        "samples": json.dumps(whole).encode(),
+        "device": pickle.dumps({"segments": [segment]}),
+        "readings": f"CMDLINE {line}\nMEM 1.0 2.0\nFUNC {line} 1 2 3 4 0\nCHLD x 1 2\n".encode(),
+    }
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+        own = tmp_path / f"own-{name}"
+        assert main(["import", str(tmp_path / name), "-o", str(own)]) == 0, capsys.readouterr()
+        assert main(["show", str(own)]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert not {"\x1b", "\x00"} & set(said.out)
+        page = (own / "report.html").read_text("utf-8")
+        assert "<script>alert(1)" not in page
+        assert "alert(1)" in json.dumps(report(own))
