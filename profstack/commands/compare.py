@@ -7,10 +7,10 @@ import os
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from profstack.commands import measure_sides
-from profstack.commands.options import CommandParser, make_output, open_page, tell
+from profstack.commands.options import CommandParser, open_page, tell, write_both
 from profstack.commands.settings import read_settings
 from profstack.compare import gates
 from profstack.errors import RecordingError, UsageError
@@ -19,7 +19,7 @@ from profstack.report import files
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from profstack.compare.sides import Side
     from profstack.storage.schema.comparison import Comparison
@@ -114,8 +114,12 @@ def execute(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         before, after = (read_side(paths) for paths in _sides(arguments))
         comparison = compare(before, after, rules=rules)
         remember_spread((before, after))
+    from profstack.report import compare_page
+
     # The reader of standard output may go at any time: nothing is to be lost by that.
-    page = None if arguments.output is None else _write(comparison, Path(arguments.output))
+    page = None
+    if arguments.output is not None:
+        page = write_both(comparison, Path(arguments.output), "compare", compare_page.write)
     code = _verdict_of_gates(comparison, strict=strict, arguments=arguments)
     _print(comparison, arguments.format)
     if page is not None:
@@ -180,17 +184,6 @@ def _verdict_of_gates(
     return _UNCLEAR if strict and "unclear" in results else 0
 
 
-def _write(comparison: Comparison, folder: Path) -> Path:
-    """Write compare.json and compare.html into a folder, and return the page's path."""
-    from profstack.report import compare_page
-
-    make_output(folder)
-    files.write(comparison, folder / "compare.json")
-    page = folder / "compare.html"
-    compare_page.write(comparison, page)
-    return page
-
-
 def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return the paths of both sides as they were given."""
     given, after = arguments.sides, arguments.after
@@ -236,10 +229,11 @@ _PARTS = {
     "launching": ("operators",), "step_bar": ("parts",),
     "requests": ("p50_s", "p90_s", "p99_s"),
     "tokens": ("first_token_p50_s", "later_token_s", "new_tokens_per_s"),
-    "script": (), "layers": (), "findings": (), "warnings": (),
+    "script": (), "argv": (), "status": (), "sources": (), "layers": (), "findings": (),
+    "warnings": (), "step": ("batch_size", "phase", "count", "shapes"),
+    "tables": ("kernels", "memory_owners", "peak_holders", "flops"),
 }  # fmt: skip
 _MAY_BE_NULL = {"step_bar", "requests", "tokens", "script"}
-_TABLES = ("kernels", "memory_owners", "peak_holders", "flops")
 
 
 def _must_be_whole(report: Report, folder: Path) -> None:
@@ -247,17 +241,7 @@ def _must_be_whole(report: Report, folder: Path) -> None:
 
     Nothing is filled in: a table without rows would mean that all of it was new on the other side.
     """
-    given = cast("Mapping[str, object]", report)
-    lacking = [name for name in _PARTS if name not in given]
-    for name, keys in _PARTS.items():
-        part = given.get(name)
-        if isinstance(part, dict):
-            lacking += [f"{name}.{key}" for key in keys if key not in part]
-        elif name in given and part is None and name not in _MAY_BE_NULL:
-            lacking.append(name)
-    lacking += [f"tables.{name}" for name in _TABLES if name not in report["tables"]]
-    if lacking:
-        what = f"made by an older profstack, it lacks {', '.join(lacking)}"
+    if what := files.lacking(report, _PARTS, _MAY_BE_NULL):
         next_step = f"write it again with 'profstack report {folder}'"
         raise RecordingError(what, where=str(folder), next_step=next_step)
 

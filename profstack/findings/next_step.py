@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from profstack.analysis.benchmark import relative_half_width
 from profstack.code_owner import place_words
-from profstack.findings import reading, rules
+from profstack.findings import rules
 from profstack.storage.schema.report import Finding, Report, VerdictSlug
 from profstack.units import format_seconds
 
@@ -98,8 +98,8 @@ def sureness_words(report: Report) -> str | None:
     verdict = report.get("verdict")
     # Reports of older versions have none.
     sureness = verdict.get("sureness") if verdict else None
-    # The verdict on an import says what it is, and names no cause.
-    if sureness is None or reading.is_import(report):
+    # What files without steps say is no cause of a step's time.
+    if sureness is None or (report.get("imports") and report["benchmark"]["median_s"] is None):
         return None
     half = relative_half_width(report["benchmark"])
     is_rough = half is None or half > rules.SHOWN_INTERVAL

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
 from profstack.analysis.call_sites import CallSite, call_sites
-from profstack.findings import names, reading, rules, step_bar
+from profstack.findings import imported, names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
 from profstack.findings.next_step import Lever, action, lever_of
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
@@ -327,6 +326,8 @@ def verdict(
     """
     doubt, lever = _doubt(report, cut), lever_of(report)
     if cut is None or doubt is not None:
+        if report.get("imports") and (said := imported.answer(report)) is not None:
+            return _import_verdict(said)
         words = doubt or "there is no clean step"
         sureness = _sureness(report, rules.UNCLEAR, None, None, lever)
         return _verdict(report, rules.UNCLEAR, words, None, sureness, [])
@@ -356,6 +357,18 @@ def verdict(
             words += f"; {why}"
     sureness = _sureness(report, slug, margin, why, lever)
     return _verdict(report, slug, words, margin, sureness, _evidence(found, cut.median_s))
+
+
+def _import_verdict(said: str) -> Verdict:
+    """Return the answer of files without steps: no test of the step applies."""
+    return {
+        "slug": rules.UNCLEAR,
+        "sentence": said,
+        "sureness": "hint",
+        "action": "",
+        "margin": None,
+        "evidence": [],
+    }
 
 
 def _without_layer(cut: Cut) -> str:
@@ -409,11 +422,9 @@ def decide(
 
 def _doubt(report: Report, cut: Cut | None) -> str | None:
     """Return why nothing can be said of the step; None where something can."""
-    if reading.is_import(report):
-        return _imported(report)
     mark = report["benchmark"]
-    median_s, count = mark["median_s"], mark["n"]
-    if median_s is None:
+    median, count = mark["median_s"], mark["n"]
+    if median is None:
         return _without_steps(report)
     if count < rules.FEWEST_CLEAN:
         steps = "1 clean step" if count == 1 else f"{count} clean steps"
@@ -482,34 +493,6 @@ def _largest_site(report: Report, sites: Sequence[CallSite], step_s: float) -> s
     return f". The model's heaviest line ({time}) is {where}" + (f": {text}" if text else "")
 
 
-def _imported(report: Report) -> str:
-    """Return what was imported, how long its steps took, and the largest part of its time."""
-    (first, *others), tables = report.get("imports", []), report["tables"]
-    subject = f"{first['file']} is an import ({first['format']})"
-    if others:
-        names = ", ".join(each["file"] for each in others)
-        subject = f"{first['file']} ({first['format']}) and {names} are an import"
-    walls = [row["wall_s"] for row in tables["steps"] if row["wall_s"]]
-    words = f"{subject} with no steps"
-    if walls:
-        count = "1 step" if len(walls) == 1 else f"{len(walls):,} steps"
-        words = f"{subject} of {count}, which took {format_seconds(median(walls))} (median) each"
-    words += "; all times are as slowed by the profiler"
-    for what, rows in (
-        ("part", tables["modules"]),
-        ("operator", tables["operators"]),
-        ("kernel", tables["kernels"]),
-        ("function", tables["functions"]),
-    ):
-        column = "device_s" if what == "kernel" else "self_s"
-        whole, most = reading.total(rows, column), reading.largest(rows, column)
-        if most is not None and whole:
-            name = most.get("path") or most.get("name")
-            share = format_share(reading.figure(most, column) / whole)
-            return f"{words}. The largest {what} is {name} ({share})"
-    return words
-
-
 def _without_steps(report: Report) -> str:
     """Return what can be said where there is no clean step."""
     count, ended = report["step"]["count"], report["status_reason"]
@@ -557,9 +540,6 @@ def _verdict(
     # What starves the step is what an input-bound one waits for.
     is_said = lever is None or (slug == rules.INPUT and lever.finding["slug"] == _STARVED)
     said = f"{rules.TITLES[slug]}: {words}."
-    if reading.is_import(report):
-        # Nothing was tested, so that nothing can be clear or unclear.
-        said = f"{words}."
     if lever is not None and not is_said:
         # Beside a cause neither "balanced" nor "unclear" is one.
         said = f"{words[0].upper()}{words[1:]}." if slug in rules.OTHERS else said

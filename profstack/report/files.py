@@ -18,6 +18,8 @@ from profstack.storage.folder import DATABASE, RUNS
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from profstack.storage.schema.comparison import Comparison
     from profstack.storage.schema.history import History
     from profstack.storage.schema.report import Report
@@ -163,6 +165,24 @@ def _problem(report: Any) -> str | None:
     if not all(isinstance(rows, list) for rows in tables.values()) or not tables.keys() >= _ALWAYS:
         return "its tables are not whole"
     return None
+
+
+def lacking(
+    report: Report, parts: Mapping[str, Sequence[str]], may_be_null: Collection[str] = ()
+) -> str | None:
+    """Return why a report of an older version cannot be used; None where it has what is read.
+
+    `parts` are the parts that are read, each with its keys that are.
+    """
+    given = cast("Mapping[str, object]", report)
+    found = [name for name in parts if name not in given]
+    for name, keys in parts.items():
+        part = given.get(name)
+        if isinstance(part, dict):
+            found += [f"{name}.{key}" for key in keys if key not in part]
+        elif name in given and part is None and name not in may_be_null:
+            found.append(name)
+    return f"made by an older profstack, it lacks {', '.join(found)}" if found else None
 
 
 # Finding a recording ----------------------------------------------------------------------------

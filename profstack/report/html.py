@@ -146,8 +146,10 @@ def replace_text(path: Path, content: str) -> None:
     """Write `content` beside `path` and move it there: readers never see a half-written file.
 
     Bytes in file names that are not UTF-8 (lone surrogates in Python) are written as question
-    marks, since no program opens a file with an invalid encoding.
+    marks, since no program opens a file with an invalid encoding. A symbolic link stays, and what
+    it leads to is replaced.
     """
+    path = path.resolve() if path.is_symlink() else path
     data = content.encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():

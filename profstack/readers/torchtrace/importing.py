@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from profstack.readers.formats import Format, Request, Taken, beginning
+from profstack.readers.formats import ORIGIN, Format, Request, Taken, beginning
 from profstack.readers.torchtrace.attribution import attribute, main_thread
 from profstack.readers.torchtrace.columns import Ints
 from profstack.readers.torchtrace.events import (
@@ -316,7 +316,7 @@ def take(files: Sequence[Path], request: Request) -> Taken:
     traces = sorted(map(read_trace, own), key=_begin_of)
     numbers = dict(request.modules)
     modules = Modules(numbers, max(numbers.values(), default=0) + 1)
-    made = _Import(request, modules, _begin_of(traces[0]))
+    made = _Import(request, modules, _origin_ns(traces[0], request))
     summary = [_add_trace(made, trace, request.slice + at) for at, trace in enumerate(traces)]
     if others := [
         path.name for key, paths in sorted(ranks.items()) if key != rank for path in paths
@@ -337,11 +337,19 @@ def take(files: Sequence[Path], request: Request) -> Taken:
             "counts_by_phase": {phase: made.steps},
             "environment": _environment(traces[0]),
         }
+        if "baseTimeNanoseconds" in traces[0].header and request.origin_s is None:
+            facts[ORIGIN] = made.begin * _S
     return Taken(own, summary, added={**made.frames}, facts=facts)
 
 
 def _begin_of(trace: SavedTrace) -> int:
     return int(trace.events.columns["start"][0])
+
+
+def _origin_ns(trace: SavedTrace, request: Request) -> int:
+    """Return the moment from which the recording's times count, its own if both have a date."""
+    has_date = "baseTimeNanoseconds" in trace.header
+    return round(request.origin_s * 1e9) if request.origin_s and has_date else _begin_of(trace)
 
 
 def _add_trace(made: _Import, trace: SavedTrace, index: int) -> str:
