@@ -1,8 +1,9 @@
 """The answer of a recording that was made from files of other tools.
 
-A trace says how long steps took under its profiler, and which part was the largest. Other files say what a program did as a whole: a profile which function most of the time is in, a
-history of memory how much was held at most and what took it. Nothing is judged by the clean step,
-which there is none of.
+A trace says how long steps took under its profiler, and which part was the largest. Other files
+say what a program did as a whole: a profile which function most of the time is in, a history of
+memory how much was held at most and what took it. Nothing is judged by the clean step, which there
+is none of.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _traced(report: Report) -> Iterator[str]:
         whole_s, first = reading.total(rows, column), reading.largest(rows, column)
         if first is not None and whole_s:
             name, share = first.get("path") or first["name"], first[column] / whole_s
-            of = "the kernels' time" if what == "kernel" else "the time"
+            of = "the steps' time" if what == "part" else f"the {what}s' time"
             yield f"The largest {what} is {name}, with {format_share(share)} of {of}"
 
 

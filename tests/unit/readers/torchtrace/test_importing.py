@@ -240,13 +240,7 @@ def test_steps_without_marks_are_what_repeats_or_all_is_one_step(tmp_path):
     def answer_one():
         return model(given)
 
-    def named():
-        with record_function("my step"):
-            model(given)
-        model.first(given)
-
     assert rule(lambda: model(given)) == ("whole", 1, "whole")
-    assert rule(named)[0] == "whole"
     found = rule(answer_one, STACKS)
     assert "answer_one" in found[0]
     assert found[1:] == (4, "timed")
@@ -262,6 +256,25 @@ def made_up(tmp_path, *events):
     path = tmp_path / "made.json"
     path.write_text(json.dumps({"traceEvents": listed}), encoding="utf-8")
     return path
+
+
+def test_a_range_that_repeats_is_the_step_if_it_has_half_of_the_time(tmp_path):
+    mark = {"cat": "user_annotation"}
+    torchs = ("Optimizer.zero_grad#A", "enumerate(DataLoader)#x", "nccl:all_reduce")
+    for last, found in ((80, ("mine", 2)), (81, ("whole", 1))):
+        path = made_up(
+            tmp_path,
+            *((name, begin, begin + 40, mark) for name in torchs for begin in (0, 40)),
+            ("mine", 0, 18, mark),
+            ("once", 0, last, mark),
+            ("mine", 20, 42, mark),
+            ("inner", 22, 24, mark),
+            ("inner", 25, 40, mark),
+        )
+        taken = take([path], Request())
+        assert (taken.facts["plan_1"]["rule"], taken.added["slices"][0]["steps"]) == found
+        if found[1] == 2:
+            assert [row["wall_s"] for row in taken.added["steps"]] == pytest.approx([18e-6, 22e-6])
 
 
 def test_kernels_gaps_and_launches_of_a_device_and_old_spellings(tmp_path):
