@@ -54,22 +54,24 @@ def _traced(report: Report) -> Iterator[str]:
         return
     names = ", ".join(each["file"] for each in report.get("imports", ()))
     walls = [row["wall_s"] for row in tables["steps"] if row["wall_s"]]
-    words = f"{names} has no steps"
+    words = f"In {names} no steps were found; all times"
     if walls:
         count = "1 step" if len(walls) == 1 else f"{len(walls):,} steps"
-        words = f"{names} has {count} of {format_seconds(median(walls))} (median)"
-    yield f"{words}, as torch.profiler slowed them: no clean time is known"
-    kinds: tuple[tuple[str, Sequence[_Row], str], ...] = (
-        ("kernel", tables["kernels"], "device_s"),
-        ("part", tables["modules"], "self_s"),
-        ("operator", tables["operators"], "self_s"),
+        words = f"{names}: {count} of {format_seconds(median(walls))} (median); all times"
+    yield f"{words} are as torch.profiler slowed them"
+    kinds: tuple[tuple[str, Sequence[_Row], str, str], ...] = (
+        ("kernel", tables["kernels"], "name", "device_s"),
+        ("part", tables["modules"], "path", "self_s"),
+        ("operator", tables["operators"], "name", "self_s"),
     )
-    for what, rows, column in kinds:
-        whole_s, first = reading.total(rows, column), reading.largest(rows, column)
+    for what, rows, key, column in kinds:
+        # Rows of one operator differ by the shapes of its inputs.
+        sums = reading.sums_of((row[key], row[column]) for row in rows)
+        whole_s, first = sum(sums.values()), max(sums, key=lambda name: sums[name], default=None)
         if first is not None and whole_s:
-            name, share = first.get("path") or first["name"], first[column] / whole_s
             of = "the steps' time" if what == "part" else f"the {what}s' time"
-            yield f"The largest {what} is {name}, with {format_share(share)} of {of}"
+            share = format_share(sums[first] / whole_s)
+            yield f"The largest {what} is {first}, with {share} of {of}"
 
 
 # --- Profiles of functions ------------------------------------------------------------------------

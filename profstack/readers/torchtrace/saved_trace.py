@@ -71,7 +71,7 @@ from profstack.readers.torchtrace.events import (
 _NO_VALUE = msgspec.Raw(b"")
 
 
-class _Arguments(msgspec.Struct, gc=False):
+class _Arguments(msgspec.Struct, gc=False, frozen=True):
     external: int = msgspec.field(default=0, name="External id")
     # Spelled so before torch 2.
     external_before: int = msgspec.field(default=0, name="external id")
@@ -98,9 +98,9 @@ class _Event(msgspec.Struct, gc=False):
     pid: int | str = 0
     tid: int | str = 0
     ts: float = math.nan
-    dur: float | None = None
+    dur: float = 0.0
     id: int | str = 0
-    args: _Arguments | None = None
+    args: _Arguments = _NO_ARGUMENTS
 
 
 class _ExactTime(msgspec.Struct, gc=False):
@@ -459,7 +459,7 @@ class _Reader:
         kind = np.fromiter((kinds[at] for at in chosen), np.int8, count)
         kind[kind < 0] = _MEMORY
         numbers, add = self.numbers, self._append
-        duration = np.rint(1000 * np.fromiter(map(_length, kept), np.float64, count))
+        duration = np.rint(1000 * np.fromiter(map(_LENGTH, kept), np.float64, count))
         duration = np.where(np.isfinite(duration), duration, 0).astype(np.int64)
         add("duration", np.maximum(duration, 0))
         self.left_out.add(NEGATIVE, int((duration < 0).sum()), -duration[duration < 0].sum() * 1e-9)
@@ -473,10 +473,10 @@ class _Reader:
     def _add_arguments(self, kept: Sequence[_Event], kind: NDArray[np.int8]) -> None:
         """Add the columns that stand in the events' arguments."""
         count, add, numbers = len(kept), self._append, self.numbers
-        arguments = [_NO_ARGUMENTS if given is None else given for given in map(_ARGUMENTS, kept)]
-        external = _whole(map(_EXTERNAL, arguments), count)
+        arguments = list(map(_ARGUMENTS, kept))
+        external = _whole(_EXTERNAL, arguments)
         if not external.any():
-            external = _whole((each.external_before for each in arguments), count)
+            external = _whole(_EXTERNAL_BEFORE, arguments)
         on_device, of_runtime = np.isin(kind, _ON_DEVICE), np.isin(kind, _OF_RUNTIME)
         of_host = ~on_device & ~of_runtime
         correlation = np.where(of_host, external, 0)
@@ -495,8 +495,8 @@ class _Reader:
         add("device", device)
         add("stream", stream)
         add("nbytes", nbytes)
-        add("sequence", _whole(map(_SEQUENCE, arguments), count))
-        add("forward", self._forward_threads(kept, _whole(map(_FORWARD, arguments), count)))
+        add("sequence", _whole(_SEQUENCE, arguments))
+        add("forward", self._forward_threads(kept, _whole(_FORWARD, arguments)))
         # Only operators have inputs.
         operators = np.flatnonzero(kind == _OPERATOR_NUMBER).tolist()
         given = [arguments[at] for at in operators]
@@ -588,22 +588,18 @@ class _Reader:
 
 _PHASE, _CATEGORY, _NAME = attrgetter("ph"), attrgetter("cat"), attrgetter("name")
 _TIME, _THREAD, _ARGUMENTS = attrgetter("ts"), attrgetter("pid", "tid"), attrgetter("args")
-_EXTERNAL, _SEQUENCE, _FORWARD = map(attrgetter, ("external", "sequence", "forward"))
+_EXTERNAL, _EXTERNAL_BEFORE = attrgetter("external"), attrgetter("external_before")
+_SEQUENCE, _FORWARD, _LENGTH = attrgetter("sequence"), attrgetter("forward"), attrgetter("dur")
 _DIMS, _INPUT_TYPES, _VALUES = map(attrgetter, ("dims", "types", "values"))
 _USUAL_PHASES = frozenset("XiIsftMCPNOD")
 
 
-def _length(event: _Event) -> float:
-    return event.dur or 0.0
-
-
-def _whole(values: Any, count: int) -> Ints:
+def _whole(get: Callable[[_Arguments], int], given: Sequence[_Arguments]) -> Ints:
     """Read whole numbers; identifiers that only fit an unsigned number keep their bits."""
-    listed = list(values)
     try:
-        return np.fromiter(listed, np.int64, count)
+        return np.fromiter(map(get, given), np.int64, len(given))
     except OverflowError:
-        return np.fromiter(map(_signed, listed), np.int64, count)
+        return np.fromiter(map(_signed, map(get, given)), np.int64, len(given))
 
 
 def _signed(value: int) -> int:

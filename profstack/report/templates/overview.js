@@ -63,7 +63,9 @@ export function drawHeader(facts) {
       ? "exit code " + run.exit_code
       : run.finished_at
         ? "in a session"
-        : "still running";
+        : facts.script || !facts.imports?.length
+          ? "still running"
+          : "imported";
   if (isImportAlone(facts)) {
     status.append(chip(facts.status, facts.status), el("span", {}, "imported"));
     return;
