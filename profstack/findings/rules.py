@@ -543,6 +543,12 @@ WARNINGS: dict[str, str] = {
     "tensors-left-out": "the script held too many tensors before the step to go through all",
     "tensors-unread": "some tensors could not be asked which memory they use",
     "no-snapshot": "there is no history of the device's memory",
+    "out-of-memory": "a device could not give the memory that was asked for, by the history of "
+    "its allocator",
+    "snapshot-history": "the history in a snapshot of a device's memory is missing, or ended "
+    "before the snapshot was written",
+    "import-clock": "times of an imported file cannot be put on the clock of the others",
+    "snapshot-devices": "a snapshot is of several devices: memory over time is of one",
     # -- operations, regions, launches --
     "flops-uncounted": "a counter of operations could not count something, or at all",
     "flop-counters-disagree": "two counters of operations differ by more than a little; the text "
@@ -565,7 +571,10 @@ WARNINGS: dict[str, str] = {
     "nsys-open-ranges": "ranges of the import were open when the capture ended, and are left out",
     "nsys-untimed-work": "work of a device has no time in the file that was imported",
     "nsys-lost-events": "Nsight Systems says that it lost events of the capture",
+    "nsys-not-compared": "modules of Nsight Systems are not compared with the torch layer's: the "
+    "two did not see the same steps, or saw evaluation",
     "nsys-rows-left-out": "the import has more rows than a recording takes: those with the least "
-    "time are left out",
+    "time are added up in one",
+    "nsys-other-program": "the imported capture may be of another program than the recording",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
 }

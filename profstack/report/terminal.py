@@ -29,6 +29,7 @@ from profstack.report.screen import (
 from profstack.report.terminal_bench import mean_words, print_headline, print_parts
 from profstack.report.terminal_tables import (
     IMPORT_ALONE,
+    has_no_step,
     highlights,
     is_import_alone,
     nsys_line,
@@ -105,9 +106,12 @@ def _headline(screen: Screen, report: Report) -> None:
         return
     mark, status, count = report["benchmark"], report["status"], report["step"]["count"]
     # Reports of older versions have no list of files.
-    files = ", ".join(each["file"] for each in report.get("imports") or [])
+    files = ", ".join(each["file"] for each in report.get("imports", ()))
+    if has_no_step(report):
+        screen.line(f"imported: {files}")
+        return
     screen.line(
-        f"{report['script'] or files or 'no script'}: ",
+        f"{report['script'] or files}: ",
         "1 step, " if count == 1 else f"{count:,} steps, ",
         (status, style_of(status)),
         f": {report['status_reason']}" if report.get("status_reason") else "",

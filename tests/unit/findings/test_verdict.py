@@ -2,7 +2,6 @@
 
 import json
 
-import jsonschema
 import pytest
 
 from profstack.analysis.call_sites import CallSite
@@ -19,6 +18,7 @@ from profstack.storage.vocabulary import WAIT
 from tests.support.findings import MS, STEP_S, TRAIN, call, function, line, report_of, row
 from tests.support.recordings import Model, Run, module_times, operator, realistic
 from tests.support.recordings import module as module_row
+from tests.support.reports import validate
 from tests.support.tables import cases, missing, near, of, rows_of
 
 LIMITS = {rule.slug: rule.threshold for rule in VERDICT_RULES}
@@ -386,9 +386,9 @@ def test_without_a_clean_step_the_reason_is_told(parts, words):
 
 def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_path):
     run = realistic(tmp_path / "rec", Model(seed=3, wait=0.4, evaluation=9))
-    run.finish()
+    run.close()
     report = files.complete_report(tmp_path / "rec")
-    jsonschema.validate(json.loads(files.text(report)), files.schema())
+    validate(json.loads(files.text(report)))
     bar, mark = report["step_bar"], report["benchmark"]
     assert sum(part["seconds"] for part in bar["parts"]) == bar["median_s"] == mark["median_s"]
     steps = [each for each in run.drawn if each.step in mark["counted_steps"]]
@@ -425,7 +425,7 @@ def test_an_imported_trace_is_judged_by_its_own_steps(tmp_path):
     mark, found = report["benchmark"], report["verdict"]
     assert (mark["mode"], mark["n"], mark["median_s"]) == ("profiled", 4, pytest.approx(10e-3))
     assert (found["slug"], found["sureness"]) == (rules.INPUT, "likely")
-    assert found["sentence"].startswith("Input-bound: 35 % of a step of 10 ms under the profiler ")
+    assert found["sentence"].startswith("Input-bound: 35 % of a step of 10.0 ms under the profiler ")
     # How much the profiler slowed the steps is not known, and nothing is told at another speed.
     (effect,) = [each for each in report["probe_effect"] if each["layer"] == "torch"]
     assert (effect["factor"], bool(effect["note"])) == (None, True)
