@@ -114,6 +114,8 @@ _ONE = msgspec.json.Decoder(_Event, strict=False)
 _TIMES = msgspec.json.Decoder(list[_ExactTime], strict=False)
 # From here on a float has no three digits behind the point.
 _INEXACT = 2.0**43
+# A longer time is no time.
+_LONGEST_NS = 2.0**60
 # An event's begin where it has none, or one that is no time.
 _NO_TIME = -(1 << 62)
 
@@ -460,7 +462,7 @@ class _Reader:
         kind[kind < 0] = _MEMORY
         numbers, add = self.numbers, self._append
         duration = np.rint(1000 * np.fromiter(map(_LENGTH, kept), np.float64, count))
-        duration = np.where(np.isfinite(duration), duration, 0).astype(np.int64)
+        duration = np.where(np.abs(duration) < _LONGEST_NS, duration, 0).astype(np.int64)
         add("duration", np.maximum(duration, 0))
         self.left_out.add(NEGATIVE, int((duration < 0).sum()), -duration[duration < 0].sum() * 1e-9)
         add("start", exact[chosen])
@@ -486,10 +488,11 @@ class _Reader:
             correlation[at] = _signed(arguments[at].correlation)
         for at in np.flatnonzero(on_device).tolist():
             given, pid = arguments[at].device, kept[at].pid
-            device[at] = given if given is not None else pid if isinstance(pid, int) else 0
-            stream[at] = arguments[at].stream
+            device[at] = _small(given if given is not None else pid if isinstance(pid, int) else 0)
+            stream[at] = _small(arguments[at].stream)
         for at in np.flatnonzero(kind == _MEMORY).tolist():
-            nbytes[at], device[at] = arguments[at].nbytes, arguments[at].memory_device
+            nbytes[at] = _signed(arguments[at].nbytes)
+            device[at] = _small(arguments[at].memory_device)
         add("correlation", correlation)
         add("linked", np.where(of_host, 0, external))
         add("device", device)
@@ -527,7 +530,7 @@ class _Reader:
             if len(given) == len(events):
                 return np.fromiter((round(each * 1000) for each in given), np.int64, len(given))
         # The fraction apart: the product of both would be rounded to less than three digits.
-        whole = np.where(np.abs(times) < 2.0**52, np.floor(times), np.nan)
+        whole = np.where(np.abs(times) < 2.0**51, np.floor(times), np.nan)
         found = np.where(np.isnan(whole), 0, whole).astype(np.int64) * 1000
         found += np.where(np.isnan(whole), 0, np.rint((times - whole) * 1000)).astype(np.int64)
         begins: Ints = np.where(np.isnan(whole), _NO_TIME, found)
@@ -600,6 +603,11 @@ def _whole(get: Callable[[_Arguments], int], given: Sequence[_Arguments]) -> Int
         return np.fromiter(map(get, given), np.int64, len(given))
     except OverflowError:
         return np.fromiter(map(_signed, map(get, given)), np.int64, len(given))
+
+
+def _small(value: int) -> int:
+    """Return a number that fits 32 bits; -1 for one that does not."""
+    return value if -(1 << 31) <= value < 1 << 31 else -1
 
 
 def _signed(value: int) -> int:
@@ -857,7 +865,7 @@ def read_trace(path: Path, most: int = MOST_BYTES) -> SavedTrace:
     reader = _read_file(file)
     columns = reader.columns()
     base = file.header.get("baseTimeNanoseconds", 0)
-    if isinstance(base, int) and 0 < base < 1 << 62:
+    if isinstance(base, int) and 0 < base < 1 << 61:
         columns["start"] = columns["start"] + base
         reader.base = base
     start = columns["start"]

@@ -232,6 +232,28 @@ def left_out(trace):
     }
 
 
+@pytest.mark.parametrize(
+    "number", [1 << 31, -(1 << 40), 1 << 63, 1 << 64, 10**30, 1.5, -1, "7", None]
+)
+def test_no_number_in_a_trace_is_too_large_or_of_a_wrong_type(saved, number):
+    fields = ("ts", "dur", "pid", "tid")
+    given = ("device", "stream", "Bytes", "Device_Id", "External_id", "Sequence_number")
+    given += ("Fwd_thread_id", "correlation")
+    kinds = ("cpu_op", "kernel", "cuda_runtime", "cpu_instant_event")
+    events = [event("good", 5, External_id=3)]
+    events += [event(kind, 1, cat=kind) | {field: number} for kind in kinds for field in fields]
+    events += [event(kind, 1, cat=kind, **{name: number}) for kind in kinds for name in given]
+    trace = read_trace(saved(*events))
+    assert len(trace.events) + trace.left_out.events[saved_trace.TORN] == len(events)
+    assert "good" in [each.name() for each in trace.events]
+    begins = [each.start_ns() for each in trace.events]
+    ends = [each.end_ns() for each in trace.events]
+    assert begins == sorted(begins)
+    assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
+    frames = tables(trace.events, trace.kinds, [min(begins), max(ends)], trace.kernels)
+    assert frames["launches"]
+
+
 def test_damage_is_left_out_and_counted_in_events_and_time(saved, tmp_path):
     texts = [json.dumps(event(f"op{n}", 10 * n, n + 1, External_id=n)) for n in range(6)]
     whole = '{"traceEvents": [%s], "baseTimeNanoseconds": 7000}'
