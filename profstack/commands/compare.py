@@ -7,7 +7,7 @@ import os
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from profstack.commands import measure_sides
 from profstack.commands.options import CommandParser, make_output, open_page, tell
@@ -19,11 +19,10 @@ from profstack.report import files
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from profstack.compare.sides import Side
     from profstack.storage.schema.comparison import Comparison
-    from profstack.storage.schema.report import Report
 
 RAW = True
 _BROKEN, _UNCLEAR = 1, 3
@@ -214,9 +213,7 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
 
     folders = [folder for path in paths for folder in _recordings(path)]
     folders = list(dict.fromkeys(folders))
-    reports = [files.load(folder) for folder in folders]
-    for folder, report in zip(folders, reports, strict=True):
-        _must_be_whole(report, folder)
+    reports = [files.load(folder, _NEEDED) for folder in folders]
     scripts = list(dict.fromkeys(str(script_name(report)) for report in reports))
     if len(scripts) > 1:
         what = f"recordings of {len(scripts)} programs: {', '.join(scripts)}"
@@ -226,40 +223,19 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     return Side(label or ", ".join(str(path) for path in paths), reports, names)
 
 
-# Parts that are read of a report as a whole, with their keys that are read.
-_PARTS = {
-    "benchmark": (
-        "median_s", "mean_s", "p90_s", "p99_s", "cpu_mean_s", "first_step_s", "n", "steps_per_s",
-        "items_per_s", "throughput",
-    ),
-    "environment": (), "setup": (), "run": ("items_per_s",), "processes": ("no_core_s", "step_s"),
-    "launching": ("operators",), "step_bar": ("parts",),
-    "requests": ("p50_s", "p90_s", "p99_s"),
-    "tokens": ("first_token_p50_s", "later_token_s", "new_tokens_per_s"),
-    "script": (), "layers": (), "findings": (), "warnings": (),
-}  # fmt: skip
-_MAY_BE_NULL = {"step_bar", "requests", "tokens", "script"}
-_TABLES = ("kernels", "memory_owners", "peak_holders", "flops")
-
-
-def _must_be_whole(report: Report, folder: Path) -> None:
-    """Raise RecordingError for a report that lacks what a comparison reads.
-
-    Nothing is filled in: a table without rows would mean that all of it was new on the other side.
-    """
-    given = cast("Mapping[str, object]", report)
-    lacking = [name for name in _PARTS if name not in given]
-    for name, keys in _PARTS.items():
-        part = given.get(name)
-        if isinstance(part, dict):
-            lacking += [f"{name}.{key}" for key in keys if key not in part]
-        elif name in given and part is None and name not in _MAY_BE_NULL:
-            lacking.append(name)
-    lacking += [f"tables.{name}" for name in _TABLES if name not in report["tables"]]
-    if lacking:
-        what = f"made by an older profstack, it lacks {', '.join(lacking)}"
-        next_step = f"write it again with 'profstack report {folder}'"
-        raise RecordingError(what, where=str(folder), next_step=next_step)
+# Parts of a report that a comparison reads. Nothing is filled in: a table without rows would mean
+# that all of it was new on the other side.
+_BENCHMARK = (
+    "median_s mean_s p90_s p99_s cpu_mean_s first_step_s n steps_per_s items_per_s throughput"
+)
+_NEEDED = (
+    *(f"benchmark.{name}" for name in _BENCHMARK.split()),
+    *("environment", "setup", "run.items_per_s", "processes.no_core_s", "processes.step_s"),
+    *("launching.operators", "step_bar.parts", "requests.p50_s", "requests.p90_s"),
+    *("requests.p99_s", "tokens.first_token_p50_s", "tokens.later_token_s"),
+    *("tokens.new_tokens_per_s", "script", "layers", "findings", "warnings", "tables.kernels"),
+    *("tables.memory_owners", "tables.peak_holders", "tables.flops"),
+)
 
 
 def _recordings(given: str) -> list[Path]:

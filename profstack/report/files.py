@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -14,7 +16,7 @@ from profstack.errors import RecordingError
 from profstack.guard import CollectorOff
 from profstack.report.html import replace_text
 from profstack.report.page import finite
-from profstack.storage.folder import DATABASE, RUNS
+from profstack.storage.folder import DATABASE, RUNS, check_files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -38,8 +40,11 @@ def _write_report(folder: Path) -> Path:
     from profstack.report import html
 
     # The measured process has no time to compress the tools' plain JSON files.
+    home = folder.resolve()
     for plain in folder.glob("*/*.json"):
-        if plain.parent.name != "logs":
+        # What is behind a link is no file of the recording, and is not removed.
+        is_own = plain.is_file() and plain.resolve() == home / plain.relative_to(folder)
+        if is_own and plain.parent.name != "logs":
             packed = plain.with_name(plain.name + ".gz")
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
@@ -101,10 +106,29 @@ def complete_report(folder: Path) -> Report:
     from profstack.findings.judge import add_findings
     from profstack.storage.reader import Recorded
 
-    recorded = Recorded(folder)
-    report = build_report(recorded)
-    add_findings(report, recorded)
+    try:
+        recorded = Recorded(folder)
+        report = build_report(recorded)
+        add_findings(report, recorded)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # All values are of their types here; figures that contradict each other may still fail.
+        raise _cannot_be_made(error, folder) from error
     return report
+
+
+def _cannot_be_made(error: Exception, folder: Path) -> RecordingError:
+    """Return the error of a recording whose tables contradict each other, with the place."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _HERE in frame.filename][-1]
+    place = f"{Path(own.filename).name}:{own.lineno}"
+    return RecordingError(
+        f"no report can be made of its tables ({type(error).__name__} at {place}: {error})",
+        where=str(folder),
+        next_step="where profstack wrote them as they are, please report this line",
+    )
+
+
+_HERE = str(Path(__file__).parent.parent)
 
 
 # Reading a report -------------------------------------------------------------------------------
@@ -129,30 +153,40 @@ def build(folder: Path) -> Report:
     return complete_report(folder)
 
 
-def load(folder: Path) -> Report:
-    """Return the recording's report.json, or the report built anew where there is none."""
+def load(folder: Path, needed: Sequence[str] = ()) -> Report:
+    """Return the recording's report.json, or the report built anew where there is none.
+
+    `needed` are parts without which it is refused; see `read`.
+    """
+    check_files(folder)
     path = folder / "report.json"
     remedy = f"write it again with 'profstack report {folder}'"
-    return read(path, remedy) if path.exists() else build(folder)
+    return read(path, remedy, needed) if path.exists() else build(folder)
 
 
-def read(path: Path, remedy: str) -> Report:
-    """Return the report in a file; `remedy` is the next step where it cannot be read."""
+def read(path: Path, remedy: str, needed: Sequence[str] = ()) -> Report:
+    """Return the report in a file; `remedy` is the next step where it cannot be read.
+
+    What is later than the file is null or empty, but for the parts that are `needed`, such as
+    `tables.kernels`. Raise RecordingError for a report of another kind or with other types.
+    """
+    from profstack.storage.schema.facts import EnvironmentFacts
+    from profstack.storage.schema.report import Report
+    from profstack.storage.untrusted import parsed, read_text, typed
+
+    text = read_text(path)
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordingError(f"cannot be read ({error})", where=str(path)) from error
-    try:
-        report = json.loads(content)
+        report = parsed(text)
+        if problem := _problem(report, needed):
+            raise ValueError(problem)
+        typed(report, Report)
+        typed(report["environment"], EnvironmentFacts)
     except ValueError as error:
-        what = f"damaged JSON ({error})"
-        raise RecordingError(what, where=str(path), next_step=remedy) from error
-    if problem := _problem(report):
-        raise RecordingError(problem, where=str(path), next_step=remedy)
+        raise RecordingError(str(error), where=str(path), next_step=remedy) from None
     return cast("Report", report)
 
 
-def _problem(report: Any) -> str | None:
+def _problem(report: Any, needed: Sequence[str]) -> str | None:
     """Return why a file's content is no report that can be read; None where it is one."""
     tables = report.get("tables") if isinstance(report, dict) else None
     if not isinstance(tables, dict):
@@ -162,7 +196,21 @@ def _problem(report: Any) -> str | None:
         return f"of version {version}, this profstack reads version {SCHEMA_VERSION}"
     if not all(isinstance(rows, list) for rows in tables.values()) or not tables.keys() >= _ALWAYS:
         return "its tables are not whole"
-    return None
+    lacking = [*filter(None, (_lacking(report, name) for name in needed))]
+    what = ", ".join(dict.fromkeys(lacking))
+    return f"made by an older profstack, it lacks {what}" if lacking else None
+
+
+def _lacking(part: Any, name: str) -> str:
+    """Return the name of a part of the report as far as it is not there; empty where it is."""
+    first, _, rest = name.partition(".")
+    if not first or not isinstance(part, dict):
+        # A part may be null, and the types of others are checked later.
+        return ""
+    if first not in part:
+        return first
+    below = _lacking(part[first], rest)
+    return f"{first}.{below}" if below else ""
 
 
 # Finding a recording ----------------------------------------------------------------------------
@@ -176,7 +224,9 @@ def newest_recording(folder: Path) -> Path:
     found = [home for entry in _entries(folder) if (home := _home(entry)) is not None]
     if not found:
         raise RecordingError("no recording yet", where=str(folder), next_step=_NEXT_STEP)
-    return max(found, key=_written)
+    newest = max(found, key=_written)
+    check_files(newest)
+    return newest
 
 
 def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
@@ -192,6 +242,7 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
     folder = path if path.is_dir() else path.parent
     home = _home(folder)
     if home is not None:
+        check_files(home)
         return home
     if not exactly and path.is_dir() and any(_home(entry) for entry in _entries(path)):
         return newest_recording(path)

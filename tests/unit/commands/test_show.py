@@ -95,10 +95,10 @@ def test_figures_fall_and_texts_and_numbers_of_places_rise(show):
 
 def test_a_table_of_another_layer_is_known_by_the_report(show, recording, capsys):
     kinds = (("file", "TEXT", None), ("hits", "REAL", "counted"))
-    columns = rows_of("name type sense", *kinds, meaning="m")
-    table = {"name": "entries", "columns": columns, "layer": "own"}
+    columns = rows_of("name type sense", *kinds, meaning="m", label="l", unit="text")
+    table = {"name": "entries", "columns": columns, "layer": "own", "title": "t", "text": "t"}
     rows = [{"file": "a", "hits": 2.0}, {"file": "b", "hits": 5.0}]
-    report = {**build(), "layer_tables": [{**table, "rows": rows}]}
+    report = {**build(), "layer_tables": [{**table, "join": None, "rows": rows}]}
     files.write(report, recording / "report.json")
     assert show("--table entries", "json") == rows
     assert show("--table entries --sort hits", "json") == rows[::-1]
