@@ -325,10 +325,8 @@ def record_pair(pair: Pair, home: Path, processes: int) -> tuple[list[Path], lis
     for number in range(processes):
         order = (0, 1) if number % 2 == 0 else (1, 0)
         for which in order:
-            # The unchanged program is recorded once for all pairs.
-            is_base = texts[which] == BASE and pair.name != "unchanged"
-            name = "base" if is_base else f"{pair.name}-{which}".replace(" ", "-")
-            folder = home / name / f"{number:02}"
+            # The unchanged program is recorded for every pair: the machine is not always the same.
+            folder = home / f"{pair.name}-{which}".replace(" ", "-") / f"{number:02}"
             record(folder, texts[which], pair.threads[which])
             sides[which].append(folder)
     return sides

@@ -114,11 +114,13 @@ def check(options: argparse.Namespace, folder: Path) -> int:
     rows: list[Row] = []
     for part in options.parts:
         begun = time.monotonic()
-        rows += rows_of(part, bench)
+        found = list(rows_of(part, bench))
+        # At once: a check that is cut off has then lost no more than one part.
+        _say(as_text(found) + "\n")
         sys.stderr.write(f"gpu_check: {part}: {time.monotonic() - begun:.0f} s\n")
-    _say(as_text(rows))
+        rows += found
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
-    _say("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    _say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     if options.json is not None:
         content = {**facts, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -226,6 +226,7 @@ def build_report(recorded: Recorded) -> schema.Report:
         "launching": operators.launch_means(recorded, torch),
         "layer_tables": layer_tables(recorded, selections),
         "nsys": nsys.nsys_fact(recorded),
+        "imports": recorded.imports,
         "setup": setup(recorded),
         "sources": memory.source_texts(recorded),
         "warnings": [
@@ -305,7 +306,7 @@ def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
         cut_short = bench["problems"] or figures.get("part_problems")
         is_whole = (code == 0 or in_process) and (ended or not has_steps) and not cut_short
         return "complete" if is_whole else "partial"
-    if nsys.is_import_alone(recorded):
+    if recorded.is_import:
         return "complete"
     if not has_steps and not (recorded.frames["slices"]["kind"] == "whole").any():
         # The watch may have looked between steps that were not found.
@@ -431,7 +432,7 @@ def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
     loops = loop_rows(recorded)
     if len(loops) > 1:
         count = next((row["steps"] for row in loops if row["reported"]), count)
-    is_script = clean.bench is None and not nsys.is_import_alone(recorded)
+    is_script = clean.bench is None and not recorded.is_import
     return {
         "rule": recorded.rule,
         "count": count,
@@ -468,7 +469,7 @@ def _benchmark(
     batch size of a benchmark is read from the inputs of the call itself, or stated.
     """
     figures = benchmark(recorded, clean, environment)
-    if nsys.is_import_alone(recorded):
+    if recorded.is_import:
         figures["warnings"] = []
     if clean.bench is not None:
         return figures
@@ -498,7 +499,7 @@ def _run_warnings(
         warnings.append({"slug": "undefined-profile", "text": remedy})
     if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
-    if not nsys.is_import_alone(recorded):
+    if not recorded.is_import:
         warnings += [*loop_warnings(recorded, loop_rows(recorded)), *clean.warnings]
     for layer, selection in selections.items():
         if selection is not None and selection.mixed:

@@ -139,6 +139,8 @@ def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list
             **dict.fromkeys(LayerFacts.__annotations__),
             **layer,
             **(asdict(said) if said is not None else {}),
+            # A file was written by another tool than the layer of this name.
+            **({"tool": layer["tool"]} if recorded.is_import else {}),
             "reason": home_relative(reason) if reason else reason,
             "command": command,
             "steps": int(own["steps"].sum()) if in_slices else None,

@@ -54,12 +54,6 @@ def nsys_fact(recorded: Recorded) -> NsysFacts | None:
     return fact
 
 
-def is_import_alone(recorded: Recorded) -> bool:
-    """Return whether the recording holds nothing but what was imported."""
-    frames = recorded.frames
-    return nsys_fact(recorded) is not None and not len(frames["steps"]) + len(frames["layers"])
-
-
 def nsys_tables(
     recorded: Recorded, modules: Sequence[ModuleRow], torch: Selection | None
 ) -> NsysTables:

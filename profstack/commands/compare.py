@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profstack.commands import measure_sides
-from profstack.commands.options import CommandParser, make_output, open_page, tell
+from profstack.commands.options import CommandParser, open_page, tell, write_both
 from profstack.commands.settings import read_settings
 from profstack.compare import gates
 from profstack.errors import RecordingError, UsageError
@@ -113,8 +113,12 @@ def execute(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         before, after = (read_side(paths) for paths in _sides(arguments))
         comparison = compare(before, after, rules=rules)
         remember_spread((before, after))
+    from profstack.report import compare_page
+
     # The reader of standard output may go at any time: nothing is to be lost by that.
-    page = None if arguments.output is None else _write(comparison, Path(arguments.output))
+    page = None
+    if arguments.output is not None:
+        page = write_both(comparison, Path(arguments.output), "compare", compare_page.write)
     code = _verdict_of_gates(comparison, strict=strict, arguments=arguments)
     _print(comparison, arguments.format)
     if page is not None:
@@ -179,17 +183,6 @@ def _verdict_of_gates(
     return _UNCLEAR if strict and "unclear" in results else 0
 
 
-def _write(comparison: Comparison, folder: Path) -> Path:
-    """Write compare.json and compare.html into a folder, and return the page's path."""
-    from profstack.report import compare_page
-
-    make_output(folder)
-    files.write(comparison, folder / "compare.json")
-    page = folder / "compare.html"
-    compare_page.write(comparison, page)
-    return page
-
-
 def _sides(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Return the paths of both sides as they were given."""
     given, after = arguments.sides, arguments.after
@@ -213,7 +206,7 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
 
     folders = [folder for path in paths for folder in _recordings(path)]
     folders = list(dict.fromkeys(folders))
-    reports = [files.load(folder, _NEEDED) for folder in folders]
+    reports = [files.load(folder, _PARTS) for folder in folders]
     scripts = list(dict.fromkeys(str(script_name(report)) for report in reports))
     if len(scripts) > 1:
         what = f"recordings of {len(scripts)} programs: {', '.join(scripts)}"
@@ -223,19 +216,21 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     return Side(label or ", ".join(str(path) for path in paths), reports, names)
 
 
-# Parts of a report that a comparison reads. Nothing is filled in: a table without rows would mean
-# that all of it was new on the other side.
-_BENCHMARK = (
-    "median_s mean_s p90_s p99_s cpu_mean_s first_step_s n steps_per_s items_per_s throughput"
-)
-_NEEDED = (
-    *(f"benchmark.{name}" for name in _BENCHMARK.split()),
-    *("environment", "setup", "run.items_per_s", "processes.no_core_s", "processes.step_s"),
-    *("launching.operators", "step_bar.parts", "requests.p50_s", "requests.p90_s"),
-    *("requests.p99_s", "tokens.first_token_p50_s", "tokens.later_token_s"),
-    *("tokens.new_tokens_per_s", "script", "layers", "findings", "warnings", "tables.kernels"),
-    *("tables.memory_owners", "tables.peak_holders", "tables.flops"),
-)
+# Parts that a comparison reads, with their keys that it reads. Nothing is filled in: a table without
+# rows would mean that all of it was new on the other side.
+_PARTS = {
+    "benchmark": (
+        "median_s", "mean_s", "p90_s", "p99_s", "cpu_mean_s", "first_step_s", "n", "steps_per_s",
+        "items_per_s", "throughput",
+    ),
+    "environment": (), "setup": (), "run": ("items_per_s",), "processes": ("no_core_s", "step_s"),
+    "launching": ("operators",), "step_bar": ("parts",),
+    "requests": ("p50_s", "p90_s", "p99_s"),
+    "tokens": ("first_token_p50_s", "later_token_s", "new_tokens_per_s"),
+    "script": (), "argv": (), "status": (), "sources": (), "layers": (), "findings": (),
+    "warnings": (), "step": ("batch_size", "phase", "count", "shapes"),
+    "tables": ("kernels", "memory_owners", "peak_holders", "flops"),
+}  # fmt: skip
 
 
 def _recordings(given: str) -> list[Path]:

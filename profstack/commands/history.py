@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profstack.commands.options import make_output, open_page, terminal_of
+from profstack.commands.options import open_page, terminal_of, write_both
 from profstack.errors import RecordingError
 from profstack.report import files
 from profstack.storage.folder import RUNS
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from profstack.storage.schema.history import History, LeftOut
+    from profstack.storage.schema.history import LeftOut
     from profstack.storage.schema.report import Report
 
 HELP = "List a program's runs in order of time, and the commits that changed its step or memory."
@@ -60,7 +60,11 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         width, colour = terminal_of(sys.stdout)
         printed = terminal_history.text(made, width=width, colour=colour)
-    page = None if arguments.output is None else _write(made, Path(arguments.output))
+    page = None
+    if arguments.output is not None:
+        from profstack.report import history_page
+
+        page = write_both(made, Path(arguments.output), "history", history_page.write)
     sys.stdout.write(fitting(printed, sys.stdout.encoding))
     if page is not None:
         if arguments.format == "text":
@@ -68,17 +72,6 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.open:
             open_page(page)
     return 0
-
-
-def _write(made: History, folder: Path) -> Path:
-    """Write history.json and history.html into a folder, and return the page's path."""
-    from profstack.report import history_page
-
-    make_output(folder)
-    files.write(made, folder / "history.json")
-    page = folder / "history.html"
-    history_page.write(made, page)
-    return page
 
 
 def _paths(given: Sequence[str]) -> list[Path]:
@@ -92,11 +85,20 @@ def _paths(given: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+# Parts that are read of a report, with their keys that are read.
+_PARTS = {
+    "benchmark": ("median_s", "ci95_low_s", "ci95_high_s", "n"),
+    "environment": (), "script": (), "run": ("started_at",), "step": ("batch_size",), "argv": (),
+    "verdict": ("slug",), "attribution": ("memory_peak_bytes",),
+}  # fmt: skip
+
+
 def _reports(paths: Sequence[Path], left_out: list[LeftOut]) -> Iterator[tuple[str, Report]]:
     """Yield the reports one by one; add what cannot be read to `left_out`."""
     for path in paths:
         try:
-            report = files.load(path) if path.is_dir() else files.read(path, "")
+            is_folder = path.is_dir()
+            report = files.load(path, _PARTS) if is_folder else files.read(path, "", _PARTS)
         except RecordingError as error:
             left_out.append({"path": str(path), "reason": error.what})
         else:

@@ -1,28 +1,37 @@
-"""`profstack import`: add a report of Nsight Systems to a recording, or make one of it alone.
+"""`profstack import`: make a recording of files that other tools wrote, or add them to one.
 
-The report is read from its SQLite export, which nsys makes first where there is none.
+A file's format is recognised by its content. Files that are imported together belong to one run and
+become one recording.
 """
 
 from __future__ import annotations
 
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profstack.commands.options import open_page
-from profstack.errors import UsageError
+from profstack.errors import RecordingError, UsageError
 from profstack.report.files import recording_folder
+from profstack.storage.vocabulary import IMPORTS, WITH_DATA
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping, Sequence
 
-    from profstack.readers.nsys.importing import NsysImport
+    from profstack.readers.formats import Format, Request, Taken
+    from profstack.storage.schema.column import Record, Records
 
-HELP = "Take in a report of Nsight Systems: its ranges, kernels, copies and calls."
+HELP = "Make a recording of files of other tools: traces of torch.profiler, reports of Nsight."
 
 _FILES_HELP = """\
-FILE is an export (nsys export --type sqlite) or a report (.nsys-rep, .qdrep, .qdstrm), which is
-exported first where nsys is found. Nothing of the environment that the file holds, and nothing of
-processes other than the one with profstack's ranges, is taken in.
+FILE is a trace of torch.profiler (.json, .json.gz), or a report of Nsight Systems: an export (nsys
+export --type sqlite) or a .nsys-rep, .qdrep, .qdstrm, which is exported first where nsys is found.
+Of a folder all files that are known are taken. Files are told by their content, and several become
+one recording.
 """
 
 
@@ -30,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.epilog = _FILES_HELP
     add = parser.add_argument
-    add("file", metavar="FILE", help="export or report of Nsight Systems")
+    add("files", metavar="FILE", nargs="+", help="file of another tool, or a folder of them")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--into", metavar="DIR", help="recording of the same program to add it to")
     where.add_argument("-o", "--output", metavar="DIR", help="folder of a recording of its own")
@@ -39,59 +48,178 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--process",
         type=int,
         metavar="PID",
-        help="of several processes this one (default: the one with profstack's ranges)",
+        help="of several processes in a report of Nsight this one (default: the one with "
+        "profstack's ranges)",
     )
     add("--nsys-path", metavar="PATH", help="nsys, or the folder it is in (default: found)")
     add("--open", action="store_true", help="open the page in a browser")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Import the file and write the page."""
-    source = Path(arguments.file)
-    if not source.is_file():
-        what = "no such file"
-        if source.exists():
-            what = "a folder, no file" if source.is_dir() else "no regular file"
-        raise UsageError(
-            what,
-            where=arguments.file,
-            next_step="give an export or a report of Nsight Systems (.sqlite, .nsys-rep)",
-        )
+    """Import the files and write the page."""
     if arguments.force and arguments.output is None:
         raise UsageError("--force needs --output", where="import", next_step="name the folder")
-    from profstack.readers.nsys import importing
+    groups = _by_format(arguments.files)
     from profstack.report.files import write_report
     from profstack.report.screen import printable
     from profstack.storage.folder import create_folder, write_run
 
-    given = {"nsys_path": arguments.nsys_path, "process": arguments.process}
+    into = None
     if arguments.into is not None:
-        folder = recording_folder(arguments.into, exactly=True)
-        facts = importing.import_file(source, folder, **given)
-    else:
-        # No folder is made where the file cannot be read.
-        read = importing.read_file(source, **given)
-        name = source.name.split(".")[0] or "nsys"
+        into = recording_folder(arguments.into, exactly=True)
+    # No folder is made, and none is changed, where a file cannot be read.
+    taken = _take(groups, into, arguments)
+    folder = into
+    if folder is None:
+        name = Path(arguments.files[0]).name.split(".")[0] or "import"
         folder = create_folder(name, arguments.output, force=arguments.force)
         run = {"run": {"exit_code": None}, "environment": {}}
         write_run(folder, {"script": None, "argv": [], **run})
-        importing.write_import(folder, *read)
-        facts = read[1]
+    _write(folder, taken)
     page = write_report(folder)
-    # The file's name and its version come from outside.
-    print(printable(_summary(facts)))
+    for _, each in taken:
+        for line in each.summary:
+            # Names and versions come from outside.
+            print(printable(line))
     print(f"Wrote {page}")
     if arguments.open:
         open_page(page)
     return 0
 
 
-def _summary(facts: NsysImport) -> str:
-    """Return what was imported, in one line."""
-    steps = "1 step" if facts["steps"] == 1 else f"{facts['steps']:,} steps"
-    if not facts["steps"]:
-        steps = "no step range, so all figures are of the whole capture"
-    version = f" of nsys {facts['version']}" if facts["version"] else ""
-    others = facts["other_processes"]
-    left = f"; {others} other process{'es' * (others > 1)} left out" if others else ""
-    return f"{facts['file']}{version}: {steps}{left}"
+# Telling formats ----------------------------------------------------------------------------------
+
+
+def _formats() -> Sequence[Format]:
+    """Return all formats; the first that recognises a file takes it."""
+    from profstack.readers.nsys import importing as nsys
+
+    return (nsys.FORMAT,)
+
+
+def _by_format(given: Sequence[str]) -> dict[Format, list[Path]]:
+    """Sort files by their formats, in the order of the command line.
+
+    Of a folder the files that are known are taken, in the order of names. Raises UsageError for
+    what is no regular file, or none of a known format.
+    """
+    known = _formats()
+    groups: dict[Format, list[Path]] = {}
+    for name in given:
+        path = Path(name)
+        inside = path.is_dir()
+        files = sorted(each for each in path.iterdir() if each.is_file()) if inside else [path]
+        pairs = [(file, _format_of(file, known)) for file in files]
+        pairs = [(file, found) for file, found in pairs if found is not None]
+        if not pairs:
+            what = "none of its files is a profile" if inside else "no profile that is known here"
+            raise UsageError(what, where=name, next_step=_next_step(known))
+        for file, found in pairs:
+            if found is not None and file not in groups.setdefault(found, []):
+                groups[found].append(file)
+    return groups
+
+
+def _format_of(path: Path, known: Sequence[Format]) -> Format | None:
+    from profstack.readers.formats import beginning
+
+    if not path.is_file():
+        what = "no regular file" if path.exists() else "no such file"
+        raise UsageError(what, where=str(path), next_step=_next_step(known))
+    try:
+        start = beginning(path)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise UsageError(what, where=str(path), next_step=_next_step(known)) from None
+    return next((each for each in known if each.recognise(start, path.name)), None)
+
+
+def _next_step(known: Sequence[Format]) -> str:
+    return "give a " + ", or a ".join(f"{each.name} ({each.endings})" for each in known)
+
+
+# Into a recording ---------------------------------------------------------------------------------
+
+
+def _take(
+    groups: dict[Format, list[Path]], into: Path | None, arguments: argparse.Namespace
+) -> list[tuple[Format, Taken]]:
+    """Read all files; rows of each format are numbered behind those that are there before."""
+    from profstack.readers.formats import Request
+    from profstack.storage.reader import Recorded, records
+
+    request = Request(process=arguments.process, nsys_path=arguments.nsys_path)
+    filled: set[str] = set()
+    if into is not None:
+        # Read before it is written to: it may be damaged, or of another version.
+        recorded = Recorded(into)
+        present = {name: records(recorded.frames[name]) for name in ("slices", "steps", "modules")}
+        request = _behind(replace(request, plan=recorded.plan or 1), present)
+        filled = _filled(records(recorded.frames["layers"]))
+    taken = []
+    for kind, files in groups.items():
+        each = kind.take(files, request)
+        own = _filled(each.added.get("layers", ()))
+        if doubled := sorted(own & filled):
+            raise UsageError(
+                f"there are figures of the layer {doubled[0]} already",
+                where=str(files[0]),
+                next_step="import it with -o into a recording of its own",
+            )
+        filled |= own
+        request = _behind(request, each.added)
+        taken.append((kind, each))
+    return taken
+
+
+def _filled(layers: Records) -> set[str]:
+    """Return the names of the layers that have data."""
+    return {str(row["name"]) for row in layers if row["status"] in WITH_DATA}
+
+
+def _behind(request: Request, rows: Mapping[str, Records]) -> Request:
+    """Return the request for what is imported beside these rows of slices, steps and modules."""
+
+    def next_number(table: str, column: str, least: int) -> int:
+        return max([least, *(int(row[column] or 0) + 1 for row in rows.get(table, ()))])
+
+    paths = {str(row["path"]): int(row["module_id"] or 0) for row in rows.get("modules", ())}
+    return replace(
+        request,
+        slice=next_number("slices", "slice", request.slice),
+        step=next_number("steps", "step", request.step),
+        modules={**request.modules, **paths},
+    )
+
+
+def _write(folder: Path, taken: Sequence[tuple[Format, Taken]]) -> None:
+    """Write all rows and facts into the recording, and which files they are from."""
+    from profstack.storage.folder import Writer
+    from profstack.storage.reader import Recorded, records
+
+    try:
+        with closing(Writer(folder)) as writer:
+            recorded = Recorded(folder)
+            layers = {row["name"]: row for row in records(recorded.frames["layers"])}
+            # Of a file that is imported again the later import counts.
+            files = {each["file"]: each for each in recorded.facts.get(IMPORTS, ())}
+            added: dict[str, list[Record]] = defaultdict(list)
+            for kind, each in taken:
+                layers |= {row["name"]: dict(row) for row in each.added.pop("layers", ())}
+                files |= {
+                    path.name: {"file": path.name, "format": kind.name} for path in each.files
+                }
+                for name, rows in each.added.items():
+                    added[name] += rows
+            replaced = {name: rows for _, each in taken for name, rows in each.replaced.items()}
+            writer.replace_all({**replaced, "layers": list(layers.values())})
+            writer.write(added)
+            for _, each in taken:
+                writer.facts(each.facts)
+            writer.facts({IMPORTS: list(files.values())})
+    except (sqlite3.Error, OSError) as error:
+        raise RecordingError(
+            f"the import cannot be written ({error})",
+            where=str(folder),
+            next_step="import without --into, or with -o, into a folder that can be written",
+        ) from None

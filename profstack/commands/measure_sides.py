@@ -102,8 +102,10 @@ class MeasuredSides:
         for answer in (comparison["verdict"], *comparison["answers"]):
             # Recordings are not to be made by hand here.
             answer["action"] = answer["action"] and _LONGER
+        parts = comparison["parts"]
         rows = chain.from_iterable(table["rows"] for table in comparison["tables"])
-        for row in chain(comparison["parts"], comparison["findings"], comparison["gates"], rows):
+        places = chain.from_iterable(part["places"] for part in parts)
+        for row in chain(parts, places, comparison["findings"], comparison["gates"], rows):
             row["file"] = row["file"] and self.checkout_path(row["file"])
         return comparison
 

@@ -8,10 +8,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
 from profstack import layer
 from profstack.errors import ProfstackError, UsageError
+
+if TYPE_CHECKING:
+    from profstack.storage.schema.comparison import Comparison
+    from profstack.storage.schema.history import History
 
 
 def chosen_layers(layers: str | None, skip: str | None) -> tuple[list[str], dict[str, str]]:
@@ -95,6 +99,22 @@ def make_output(folder: Path) -> None:
     except OSError as error:
         what, next_step = f"cannot be made ({error.strerror})", "choose another folder with -o"
         raise UsageError(what, where=str(folder), next_step=next_step) from error
+
+
+Content = TypeVar("Content", "Comparison", "History")
+
+
+def write_both(
+    content: Content, folder: Path, name: str, write_page: Callable[[Content, Path], None]
+) -> Path:
+    """Write NAME.json and NAME.html into a folder, and return the page's path."""
+    from profstack.report import files
+
+    make_output(folder)
+    files.write(content, folder / f"{name}.json")
+    page = folder / f"{name}.html"
+    write_page(content, page)
+    return page
 
 
 def open_page(page: Path) -> None:

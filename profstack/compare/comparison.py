@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profstack.compare.findings import SideFindings, gone_and_new
+from profstack.compare.findings import SideFindings, explained, gone_and_new
 from profstack.compare.gates import Evidence, Rule, judge
 from profstack.compare.inequalities import inequalities
 from profstack.compare.noise import CONFIDENCE, Noise
-from profstack.compare.parts import totals
-from profstack.compare.places import Places
+from profstack.compare.parts import same_in_step, totals
+from profstack.compare.places import Found, Places
 from profstack.compare.sides import Side
 from profstack.compare.tables import tables
 from profstack.compare.verdict import answer, chosen
@@ -42,16 +42,28 @@ def _compare(
 ) -> Comparison:
     noise, places = Noise(before, after, confidence), Places(before, after)
     unequal = inequalities(before, after)
-    step = totals("step", before, after, noise, places)
-    run = totals("run", before, after, noise, places)
+    found = [SideFindings(side, which, places) for which, side in enumerate((before, after))]
+    findings = list(gone_and_new(found))
+
+    def of_step(part: str, difference_s: float) -> list[Found]:
+        return explained(part, difference_s, places.of_step(part, difference_s), findings, places)
+
+    step = totals("step", before, after, noise, of_step)
+
+    def of_run(part: str, difference_s: float) -> list[Found]:
+        # One cause for one thing: what the step says of its own parts.
+        same = same_in_step(part, difference_s, step.parts if step else ())
+        return same or explained(
+            part, difference_s, places.of_run(part, difference_s), findings, places
+        )
+
+    run = totals("run", before, after, noise, of_run)
     step_answer = answer("step", step, noise, unequal) if step else None
     run_answer = answer("run", run, noise, unequal) if run else None
     parts = [*(step.parts if step else ()), *(run.parts if run else ())]
-    found = [SideFindings(side, which, places) for which, side in enumerate((before, after))]
-    findings = list(gone_and_new(found))
     modules = {now: was for was, now in places.modules.items()}
     counts = found[0].count(), found[1].count()
-    evidence = Evidence(before, after, noise, modules, parts, findings, counts)
+    evidence = Evidence(before, after, noise, modules, places.module_place, parts, findings, counts)
     return {
         "schema_version": 1,
         "profstack_version": __version__,

@@ -1,20 +1,61 @@
 """What was found on each side: which findings are of the side, and not of one recording's chance.
 
-A finding is the same where its rule, and its module or the function around its line, are.
+A finding is the same where its rule, and its module or the function around its line, are. One that
+came or went with a part of the step or the run explains it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from profstack.compare.places import Places
+from profstack.compare.places import MODEL, MOST_PLACES, WAITS, Found, Places
 from profstack.compare.sides import Side
+from profstack.findings import rules
 from profstack.storage.schema.comparison import ComparedFinding
 from profstack.storage.schema.report import Report
 
 Key = tuple[object, ...]
+
+# Findings that say why something takes its time, and the parts that they are about; without any, it
+# is the part whose place is theirs.
+_REASONS: Mapping[str, tuple[str, ...]] = {
+    rule.slug: parts
+    for rule, parts in (
+        (rules.FORCED_SYNCHRONISATION, ()),
+        (rules.HOST_TO_DEVICE_COPY, ()),
+        (rules.SMALL_OPERATORS, ()),
+        (rules.UNFUSED_OPTIMIZER, ("optimizer",)),
+        (rules.ZERO_GRAD_TO_ZEROS, ("optimizer",)),
+        (rules.GRAD_IN_INFERENCE, ("forward",)),
+        (rules.PADDING, MODEL),
+        (rules.NO_KV_CACHE, ("forward",)),
+        (rules.BATCHNORM_TRAINING_AT_INFERENCE, ("forward",)),
+        (rules.FLOAT32_MATMUL_WITHOUT_TF32, MODEL),
+        (rules.RECOMPILATIONS, ("forward", "first step and compilation")),
+        (rules.GRAPH_BREAKS, ("forward",)),
+        (rules.WAITS_FOR_WORK, WAITS),
+        (rules.WORKER_STARTS, (*WAITS, "waiting for data")),
+        (rules.IMPORT_COST, ("start-up and imports",)),
+    )
+}
+# Findings that say where something takes its time: used where no line or function is known.
+_COSTS: Mapping[str, tuple[str, ...]] = {
+    rule.slug: parts
+    for rule, parts in (
+        (rules.DATA_STARVED, (*WAITS, "waiting for data")),
+        (rules.OWN_CODE_COST, ("after the step",)),
+        (rules.PYTHON_HOT_SPOT, ("Python",)),
+        (rules.EVALUATION_COST, ("evaluation",)),
+        (rules.SAVING_COST, ("checkpoints and saving",)),
+        (rules.LOGGING_COST, ("logging and callbacks",)),
+        (rules.RUN_CODE_COST, ("other",)),
+        (rules.SLOW_START, ("start-up and imports", "model and data set-up")),
+        (rules.COMPILATION_COST, ("first step and compilation",)),
+    )
+}
+_TITLES = {rule.slug: rule.title for rule in rules.RULES}
 
 # A layer of another status cannot have seen anything.
 _RAN = {"recorded", "emitted", "empty"}
@@ -79,6 +120,60 @@ def gone_and_new(sides: Sequence[SideFindings]) -> Iterator[ComparedFinding]:
     for key, finding in after.usual():
         if key not in before:
             yield {**finding, "status": "new"}
+
+
+def explained(
+    part: str,
+    difference_s: float,
+    found: Sequence[Found],
+    findings: Sequence[ComparedFinding],
+    places: Places,
+) -> list[Found]:
+    """Return the places of a part with the findings that came or went with it as their causes.
+
+    New findings explain what takes longer, those that are gone what takes less.
+    """
+    status, which = ("new", 1) if difference_s > 0 else ("gone", 0)
+    result = list(found)
+    for each in findings:
+        slug = each["slug"]
+        if each["kind"] != "finding" or each["status"] != status:
+            continue
+        if slug in _REASONS:
+            title = _TITLES[slug]
+            words = title[0].lower() + title[1:] + (", gone" if status == "gone" else "")
+            is_part = part in _REASONS[slug]
+            at = _place_of(each, which, result, places)
+            if at is None and is_part and result and (part == "optimizer" or not each["file"]):
+                at = 0
+            if at is None and is_part:
+                result.insert(0, Found(each["file"], each["line"], words))
+            elif at is not None:
+                old = result[at].cause
+                # What an optimizer's options say is more than any finding.
+                if not old or part != "optimizer":
+                    result[at] = result[at]._replace(cause=f"{old}: {words}" if old else words)
+        elif not result and part in _COSTS.get(slug, ()):
+            result.append(Found(each["file"], each["line"], None))
+    return result[:MOST_PLACES]
+
+
+def _place_of(
+    finding: ComparedFinding, which: int, found: Sequence[Found], places: Places
+) -> int | None:
+    """Return which of the places is a finding's; None where none is."""
+    file, line = finding["file"], finding["line"]
+    if file is None or line is None:
+        return None
+    lines = [(which, (file, line))]
+    if which == 0 and (now := places.sources.line(file, line)) is not None:
+        lines.append((1, now))
+    for at, each in enumerate(found):
+        if each.file is not None and each.line is not None:
+            place = each.file, each.line
+            if any(places.is_one_place(side, own, place) for side, own in lines):
+                return at
+    return None
 
 
 def _layers(report: Report) -> set[str]:

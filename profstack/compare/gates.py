@@ -196,7 +196,8 @@ def step_limits(rules: Iterable[Rule]) -> list[float]:
 class Evidence:
     """What rules are judged by: both sides, their noise, matched modules, parts and findings.
 
-    `modules` gives the path on the first side for one of the second, where it has another.
+    `modules` gives the path on the first side for one of the second, where it has another, and
+    `module_place` the place of one by its path.
     `counts` are the findings that most recordings of each side have.
     """
 
@@ -204,6 +205,7 @@ class Evidence:
     after: Side
     noise: Noise
     modules: Mapping[str, str]
+    module_place: Callable[[str], tuple[str, int] | None] = lambda path: None
     parts: Sequence[PartChange] = ()
     findings: Sequence[ComparedFinding] = ()
     counts: tuple[int, int] = (0, 0)
@@ -284,6 +286,9 @@ def _place(
         for each in evidence.findings:
             if each["kind"] == "finding" and each["status"] == "new" and each["file"] is not None:
                 return each["file"], each["line"]
+    if rule.figure == "module":
+        now = _module_path(rule, evidence)
+        return evidence.module_place(now) or (None, None)
     if rule.kind not in ("time", "rate"):
         return None, None
     of = "run" if rule.figure in ("run", "start-up") else "step"
@@ -384,13 +389,18 @@ def _named(rule: Rule, evidence: Evidence) -> tuple[Read, Read]:
         _must_exist(rule, {*names[0], *names[1]})
         read = _operator_read(rule.name)
         return read, read
+    now = _module_path(rule, evidence)
+    return _module_read(evidence.modules.get(now, now)), _module_read(now)
+
+
+def _module_path(rule: Rule, evidence: Evidence) -> str:
+    """Return the path of a rule's module on the second side; of one that is gone on the first."""
     paths = [_module_paths(side) for side in (evidence.before, evidence.after)]
     known = {*paths[0], *paths[1]}
     path = rule.name if rule.name in known else _by_suffix(rule.name, known)
     _must_exist(rule, known, path)
     earlier = {old: new for new, old in evidence.modules.items()}
-    now = path if path in paths[1] else earlier.get(path, path)
-    return _module_read(evidence.modules.get(now, now)), _module_read(now)
+    return path if path in paths[1] else earlier.get(path, path)
 
 
 def _by_suffix(name: str, known: Iterable[str]) -> str:

@@ -55,7 +55,7 @@ def run_of(path: str, report: Report) -> tuple[str, HistoryRun | str, Facts]:
         return script, "it does not say when it began", known
     commit, changed, verdict = facts.get("commit"), facts.get("changed"), report["verdict"]
     middle, held = mark["median_s"], report["attribution"]
-    reason = None if middle is not None else report["status_reason"] or "no clean step"
+    reason = None if middle is not None else report.get("status_reason") or "no clean step"
     run: HistoryRun = {
         "path": path,
         "started_at": started,

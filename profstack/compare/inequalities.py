@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from profstack.compare.sides import Side
+from profstack.privacy import ask_git
 from profstack.storage.schema.comparison import Inequality
 from profstack.storage.schema.report import Report
 from profstack.units import format_count, format_share
@@ -92,7 +94,12 @@ _FACTS = (
 
 def inequalities(before: Side, after: Side) -> list[Inequality]:
     """Return what differs, the most severe first."""
-    found = [*_facts(before, after), *_shapes(before, after), *_packages(before, after)]
+    found = [
+        *_facts(before, after),
+        *_folders(before, after),
+        *_shapes(before, after),
+        *_packages(before, after),
+    ]
     found += [*_work(before, after), *_load(before, after)]
     return sorted(found, key=lambda each: each["severity"] != "high")
 
@@ -107,6 +114,30 @@ def _facts(before: Side, after: Side) -> Iterator[Inequality]:
         is_known = fact.slug == "argv" or (any(was) and any(now))
         if is_known and set(was) != set(now):
             yield _row(fact.slug, fact.name, fact.severity, fact.meaning, _all(was), _all(now))
+
+
+def _folders(before: Side, after: Side) -> Iterator[Inequality]:
+    """Yield that scripts of one name lie in two folders, unless these are of one repository."""
+    was, now = (side.first["script"] for side in (before, after))
+    if was is None or now is None or script_name(before.first) != script_name(after.first):
+        return
+    folders = [os.path.dirname(os.path.expanduser(script)) for script in (was, now)]
+    commits = [side.first["environment"].get("commit") for side in (before, after)]
+    if folders[0] == folders[1] or (commits[0] is not None and commits[0] == commits[1]):
+        return
+    if (repository := _repository(folders[0])) is None or repository != _repository(folders[1]):
+        meaning = "these may be two programs of one name"
+        yield _row(
+            "folder", "the script's folder", "low", meaning, *map(os.path.dirname, (was, now))
+        )
+
+
+def _repository(folder: str) -> str | None:
+    """Return the repository that a folder is a working tree of; None where that is not known."""
+    if not os.path.isabs(folder):
+        return None
+    found = ask_git(folder, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return found and found.strip()
 
 
 def _words(value: object) -> str | None:

@@ -294,6 +294,19 @@ class Sources:
         found.update({one[1] + 1: other[1] + 1 for one, other in names})
         return found
 
+    def class_place(self, side: int, name: str) -> tuple[str, int] | None:
+        """Return the file and line of a class of the user's own by its name: of its `forward`.
+
+        Of its first method where it has none.
+        """
+        for file in sorted(self._texts[side]):
+            text = self.text(side, file)
+            lines = {span.name: first for first, span in text.spans.items()} if text else {}
+            methods = [at for method, at in lines.items() if method.rpartition(".")[0] == name]
+            if methods:
+                return file, lines.get(f"{name}.forward", min(methods))
+        return None
+
     def function_at(self, side: int, file: str, line: int) -> str | None:
         """Return the name, with its class, of the innermost function around a line."""
         text = self.text(side, file)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from profstack.compare.noise import Noise
-from profstack.compare.places import NOTHING, Places
+from profstack.compare.places import WAITS, Found
 from profstack.compare.sides import Side
 from profstack.stats.processes import weights
 from profstack.stats.summary import FloatArray
-from profstack.storage.schema.comparison import Bar, PartChange
+from profstack.storage.schema.comparison import Bar, PartChange, PartPlace
 
 # Differences below this share of the whole are no news, however exactly they are known.
 _LEAST = 0.002
@@ -28,8 +28,17 @@ class Totals:
     parts: list[PartChange]
 
 
-def totals(of: Bar, before: Side, after: Side, noise: Noise, places: Places) -> Totals | None:
-    """Return the step or the run with its parts; None where a side has none."""
+def totals(
+    of: Bar,
+    before: Side,
+    after: Side,
+    noise: Noise,
+    places_of: Callable[[str, float], Sequence[Found]],
+) -> Totals | None:
+    """Return the step or the run with its parts; None where a side has none.
+
+    `places_of` gives the places of a part, by its name and its difference in seconds.
+    """
     before_s, after_s = before.mean_s(of), after.mean_s(of)
     bars = before.bars(of), after.bars(of)
     if before_s is None or after_s is None or not all(bars):
@@ -51,8 +60,11 @@ def totals(of: Bar, before: Side, after: Side, noise: Noise, places: Places) -> 
         was, now = means[0][at], means[1][at]
         difference = now - was
         beyond = bool(abs(difference) > max(float(reach[at]), _LEAST * whole))
-        find = places.of_step if of == "step" else places.of_run
-        place = find(name, difference) if beyond else NOTHING
+        places: list[PartPlace] = [
+            {"file": place.file, "line": place.line, "cause": place.cause}
+            for place in (places_of(name, difference) if beyond else ())
+        ]
+        first = places[0] if places else PartPlace(file=None, line=None, cause=None)
         parts.append(
             PartChange(
                 of=of,
@@ -63,12 +75,34 @@ def totals(of: Bar, before: Side, after: Side, noise: Noise, places: Places) -> 
                 low_s=difference - float(reach[at]),
                 high_s=difference + float(reach[at]),
                 beyond_noise=beyond,
-                file=place.file,
-                line=place.line,
-                cause=place.cause,
+                **first,
+                places=places,
             )
         )
     return Totals(grids[0], grids[1], parts)
+
+
+# Parts of the run that are the step's.
+_WAITING, _STEPS = "waiting for data", "steps"
+
+
+def same_in_step(part: str, difference_s: float, step: Sequence[PartChange]) -> list[Found]:
+    """Return the places that the step has for the same part of the run; none where it has none.
+
+    The whole of the steps has those of the part of the step that changed most.
+    """
+    if part not in (_WAITING, _STEPS):
+        return []
+    same = [
+        each
+        for each in step
+        if each["beyond_noise"]
+        and each["places"]
+        and (each["name"] in WAITS) == (part == _WAITING)
+        and (each["difference_s"] > 0) == (difference_s > 0)
+    ]
+    most = max(same, key=lambda each: abs(each["difference_s"]), default=None)
+    return [] if most is None else [Found(**place) for place in most["places"]]
 
 
 def _weights(side: Side, of: Bar, matrix: FloatArray) -> FloatArray:

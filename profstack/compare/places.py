@@ -1,13 +1,14 @@
 """Where a difference comes from: the line, the function or the module that changed most.
 
 Each side's report says how much of a step its own lines, functions and modules take, by part of the
-step. Matched through moved code, the largest difference in a part's own direction is its place.
+step. Matched through moved code, the largest difference in a part's own direction is its place;
+others that changed much are further places.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,14 +20,22 @@ from profstack.storage.schema.report import OptimizerFacts, Report
 _Line = tuple[str, int]
 
 # The parts of a step by the kind of work that its lines do.
-_WAITS = ("data wait", "making the batch", "before the model's first call")
-_MODEL = ("forward", "backward")
+WAITS = ("data wait", "making the batch", "before the model's first call")
+MODEL = ("forward", "backward")
 # Files of torch's whose functions call a DataLoader's own code, and a model's.
 _CALLERS = ("torch/utils/data/", "torch/nn/modules/module.py")
 # Parts of the run in which most functions are new to the watch by chance.
 _STARTING = ("start-up and imports", "model and data set-up", "first step and compilation")
 # A function or line explains a part from this share of its difference on.
 _EXPLAINS = 0.3
+# Further ones are named from this share on, where they changed by this part of themselves: what
+# the slices of two runs say of one line differs by some tenths.
+_ALSO, _OF_ITSELF = 0.2, 0.25
+MOST_PLACES = 3
+# Characters of a line that is quoted.
+_LONGEST_LINE = 40
+# Lines of a loop's body are one place with its head, at most this far from it.
+_BODY = 5
 # One of several functions that call each other is the place: the innermost with nearly all of it.
 _NEARLY_ALL = 0.7
 
@@ -37,9 +46,6 @@ class Found(NamedTuple):
     file: str | None
     line: int | None
     cause: str | None
-
-
-NOTHING = Found(None, None, None)
 
 
 class Places:
@@ -87,24 +93,45 @@ class Places:
         before, after = (side.first["tables"]["modules"] for side in self._sides)
         return match_modules(before, after)
 
-    # The place of a part -------------------------------------------------------------------------
+    # The places of a part ------------------------------------------------------------------------
 
-    def of_step(self, part: str, difference_s: float) -> Found:
-        """Return the place of a part of the step that changed by so many seconds."""
+    def of_step(self, part: str, difference_s: float) -> list[Found]:
+        """Return the places of a part of the step that changed by so many seconds.
+
+        The one that changed most is the first.
+        """
         if part == "optimizer":
             return self._optimizer()
-        if part in _MODEL:
+        if part in MODEL:
             return self._in_model(part, difference_s)
         if part == "loss":
-            return self._line_place("loss", difference_s, None)
+            return self._line_places("loss", difference_s, None)
         if part == "Python":
             changed = self._optimizer()
-            line = self._line_place("python", difference_s, None)
-            return changed if changed.cause and changed[:2] == line[:2] else line
+            lines = self._line_places("python", difference_s, None)
+            if changed and changed[0].cause and lines and lines[0][:2] == changed[0][:2]:
+                return [changed[0], *lines[1:]]
+            return lines
         inside = self._loading(part)
-        line = self._line_place("outside", difference_s, inside)
         # Only where no line was timed: a function's time is that of all that it calls.
-        return line if line.line is not None else self._function(difference_s, inside)
+        return self._line_places("outside", difference_s, inside) or self._function_places(
+            difference_s, inside
+        )
+
+    def is_one_place(self, which: int, one: tuple[str, int], other: tuple[str, int]) -> bool:
+        """Return whether two lines of a side are one, or the head of a block and a line in it."""
+        (file, first), (other_file, last) = sorted((one, other))
+        if file != other_file or last - first > _BODY:
+            return False
+        text = self.sources.text(which, file)
+        if first == last or text is None:
+            return first == last
+        margins = [
+            len(line) - len(line.lstrip())
+            for line in text.lines[first - 1 : last]
+            if line.strip() and not line.lstrip().startswith("@")
+        ]
+        return all(margin > margins[0] for margin in margins[1:])
 
     def _loading(self, part: str) -> Callable[[int, FunctionKey], bool]:
         """Return whether a function can be the place of a part that is not the model's.
@@ -112,15 +139,17 @@ class Places:
         What a DataLoader calls is the wait's alone.
         """
         loading, in_model = ([_below(graph, file) for graph in self.graphs] for file in _CALLERS)
-        waits = part in _WAITS and any(loading)
+        waits = part in WAITS and any(loading)
 
         def inside(which: int, key: FunctionKey) -> bool:
             return (key in loading[which]) == waits and key not in in_model[which]
 
         return inside
 
-    def _function(self, difference_s: float, inside: Callable[[int, FunctionKey], bool]) -> Found:
-        """Return the user's own function that explains a difference; the innermost of several."""
+    def _function_places(
+        self, difference_s: float, inside: Callable[[int, FunctionKey], bool]
+    ) -> list[Found]:
+        """Return the user's own functions that explain a difference; the innermost of several."""
         was, now = self._functions
         sign = 1.0 if difference_s > 0 else -1.0
         changes = [
@@ -134,20 +163,26 @@ class Places:
             for key, seconds in was.items()
             if key not in partners and inside(0, key)
         ]
-        best = max((change for change, _, _ in changes), default=0.0)
-        if best < _EXPLAINS * abs(difference_s):
-            return NOTHING
-        near = [each for each in changes if each[0] >= _NEARLY_ALL * best]
-        _, which, key = min(near, key=lambda each: (now if each[1] else was)[each[2]])
-        return Found(key.file, self._inside(which, key, sign), self._name(which, key))
+        found: list[Found] = []
+        while changes and len(found) < MOST_PLACES:
+            best = max(change for change, _, _ in changes)
+            if best < (_ALSO if found else _EXPLAINS) * abs(difference_s):
+                break
+            near = [each for each in changes if each[0] >= _NEARLY_ALL * best]
+            _, which, key = min(near, key=lambda each: (now if each[1] else was)[each[2]])
+            found.append(Found(key.file, self._inside(which, key, sign), self._name(which, key)))
+            graph = self.graphs[which]
+            # What it calls, and what calls it, has the same seconds.
+            related = {key} | graph.below([key]) | graph.above([key])
+            changes = [each for each in changes if each[2] not in related]
+        return found
 
     def _inside(self, which: int, key: FunctionKey, sign: float) -> int:
         """Return the line of a function that changed most; its first where none is known."""
-        changes = self._line_changes("outside", sign)
         graph = self.graphs[which]
         own = [
             (change, line)
-            for change, side, (file, line) in changes
+            for change, _, side, (file, line) in self._line_changes("outside", sign)
             if side == which and file == key.file and graph.is_own_line(key, (file, line))
         ]
         change, line = max(own, default=(0.0, key.line))
@@ -164,27 +199,32 @@ class Places:
             return f"{name}, new"
         return name if old.name == key.name else f"{name}, was {old.name}"
 
-    def _line_changes(self, kind: str, sign: float) -> list[tuple[float, int, _Line]]:
-        """Return the change of each line in one direction, with its side and place."""
+    def _line_changes(self, kind: str, sign: float) -> list[tuple[float, float, int, _Line]]:
+        """Return the change of each line in one direction, with its larger time, side and place."""
         was, now = self._lines(0, kind), self._lines(1, kind)
         partners = {line: self.sources.line(*line) for line in was}
         old: dict[_Line, float] = defaultdict(float)
         for line, seconds in was.items():
             if (partner := partners[line]) is not None:
                 old[partner] += seconds
-        changes = [(sign * (seconds - old[line]), 1, line) for line, seconds in now.items()]
+        changes = [
+            (sign * (seconds - old[line]), max(seconds, old[line]), 1, line)
+            for line, seconds in now.items()
+        ]
         changes += [
-            (-sign * seconds, 0, line) for line, seconds in was.items() if partners[line] is None
+            (-sign * seconds, seconds, 0, line)
+            for line, seconds in was.items()
+            if partners[line] is None
         ]
         return changes
 
-    def _line_place(
+    def _line_places(
         self,
         kind: str,
         difference_s: float,
         inside: Callable[[int, FunctionKey], bool] | None,
-    ) -> Found:
-        """Return the line that changed most; only lines of functions that `inside` allows."""
+    ) -> list[Found]:
+        """Return the lines that changed most; only lines of functions that `inside` allows."""
         sign = 1.0 if difference_s > 0 else -1.0
 
         def allowed(which: int, line: _Line) -> bool:
@@ -195,20 +235,29 @@ class Places:
             key = FunctionKey(line[0], span.first, span.name) if span is not None else None
             return inside(which, key or FunctionKey(line[0], line[1], "<module>"))
 
-        changes = [each for each in self._line_changes(kind, sign) if allowed(*each[1:])]
-        if not changes:
-            return NOTHING
-        change, which, (file, line) = max(changes)
-        if change < _EXPLAINS * abs(difference_s):
-            return NOTHING
-        graph = self.graphs[which]
-        span = graph.span_around((file, line))
-        key = None if span is None else FunctionKey(file, span.first, span.name)
-        known = key is not None and key in graph.rows
-        return Found(file, line, self._name(which, key) if known and key is not None else None)
+        chosen: list[tuple[int, _Line]] = []
+        for change, larger, which, line in sorted(self._line_changes(kind, sign), reverse=True):
+            if change < (_ALSO if chosen else _EXPLAINS) * abs(difference_s):
+                break
+            if not allowed(which, line) or (chosen and change < _OF_ITSELF * larger):
+                continue
+            if not any(side == which and self.is_one_place(side, line, at) for side, at in chosen):
+                chosen.append((which, line))
+        return [self._line_found(*each) for each in chosen[:MOST_PLACES]]
 
-    def _in_model(self, part: str, difference_s: float) -> Found:
-        """Return the module that changed most, with the line that calls it."""
+    def _line_found(self, which: int, line: _Line) -> Found:
+        graph = self.graphs[which]
+        span = graph.span_around(line)
+        key = None if span is None else FunctionKey(line[0], span.first, span.name)
+        if key is not None and key in graph.rows:
+            return Found(*line, self._name(which, key))
+        # The function of the loop has no row: its lines say more than its name.
+        text = self.sources.text(which, line[0])
+        own = text.lines[line[1] - 1].strip() if text and line[1] <= len(text.lines) else ""
+        return Found(*line, own if len(own) <= _LONGEST_LINE else f"{own[: _LONGEST_LINE - 3]}...")
+
+    def _in_model(self, part: str, difference_s: float) -> list[Found]:
+        """Return the modules that changed most, those that one line calls as one place."""
         sign = 1.0 if difference_s > 0 else -1.0
         was, now = (
             self._mean(which, lambda report: module_times(report, part)) for which in (0, 1)
@@ -221,26 +270,71 @@ class Places:
         changes += [
             (-sign * seconds, 0, path) for path, seconds in was.items() if path not in self.modules
         ]
-        change, which, path = max(changes, default=(0.0, 1, ""))
-        if change <= 0.0:
-            return NOTHING
-        status = (
-            "" if path in (partners if which else self.modules) else ", new" if which else ", gone"
-        )
-        place = module_line(self._sides[which].first, path)
-        file, line = place or (None, None)
-        return Found(file, line, path + status)
+        groups: dict[tuple[int, object], list[tuple[float, str]]] = defaultdict(list)
+        for change, which, path in changes:
+            groups[which, self.module_lines[which].get(path, path)].append((change, path))
+        found: list[Found] = []
+        order = sorted(groups.items(), key=lambda each: -sum(change for change, _ in each[1]))
+        for (which, place), rows in order[:MOST_PLACES]:
+            change = sum(each for each, _ in rows)
+            larger = sum((now if which else was).get(path, 0.0) for _, path in rows)
+            if change < (_ALSO if found else _EXPLAINS) * abs(difference_s):
+                break
+            if not found or change >= _OF_ITSELF * larger:
+                file, line = place if isinstance(place, tuple) else (None, None)
+                found.append(Found(file, line, self._module_words(which, rows)))
+        return found
 
-    def _optimizer(self) -> Found:
+    def _module_words(self, which: int, rows: Sequence[tuple[float, str]]) -> str:
+        """Return the name of the module that changed most, with how many changed like it.
+
+        Of a new or gone module it is the outermost one.
+        """
+        known = set(self.modules.values()) if which else self.modules.keys()
+        most = max(change for change, _ in rows)
+        names: dict[str, None] = {}
+        for change, path in sorted(rows, reverse=True):
+            if change < most / 2.0:
+                break
+            while path not in known and (parent := path.rpartition(".")[0]) not in known and parent:
+                path = parent
+            names[path] = None
+        first = next(iter(names))
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return first + more + ("" if first in known else ", new" if which else ", gone")
+
+    @cached_property
+    def module_lines(self) -> tuple[dict[str, _Line], dict[str, _Line]]:
+        """The line on which each module spends most of its forward time, on both sides."""
+        return module_lines(self._sides[0].first), module_lines(self._sides[1].first)
+
+    def module_place(self, path: str) -> _Line | None:
+        """Return the line of a module of the second side: where it is called, or its class's code.
+
+        That of the first side for a module that is gone.
+        """
+        for which in (1, 0):
+            row = next(
+                (row for row in self._sides[which].first["tables"]["modules"]
+                 if row["path"] == path), None
+            )  # fmt: skip
+            if row is not None:
+                found = self.module_lines[which].get(path)
+                return found or self.sources.class_place(which, row["type"])
+        return None
+
+    def _optimizer(self) -> list[Found]:
         """Return what changed in the first optimizer's options, and where its step is called."""
         was, now = ((side.first["setup"].get("optimizers") or [])[:1] for side in self._sides)
         place = now[0]["place"] if now else None
         words = _optimizer_words(was[0], now[0]) if was and now else None
-        return Found(place["file"], place["line"], words) if place else Found(None, None, words)
+        if place is not None:
+            return [Found(place["file"], place["line"], words)]
+        return [] if words is None else [Found(None, None, words)]
 
     # Parts of the run ----------------------------------------------------------------------------
 
-    def of_run(self, part: str, difference_s: float) -> Found:
+    def of_run(self, part: str, difference_s: float) -> list[Found]:
         """Return the place of a part of the run that changed by so many seconds."""
         was, now = (self._mean(which, lambda report: _run_places(report, part)) for which in (0, 1))
         sign = 1.0 if difference_s > 0 else -1.0
@@ -262,13 +356,13 @@ class Places:
             ]
         change, which, (file, line, name) = max(changes, default=(0.0, 1, ("", 0, None)))
         if change < _EXPLAINS * abs(difference_s):
-            return NOTHING
+            return []
         if name is None and sign > 0 and part not in _STARTING:
             caller = self._new_around(file)
             if caller is not None:
-                return caller
+                return [caller]
         span = self.graphs[which].span_around((file, line))
-        return Found(file, line, name or (span.qualified if span else None))
+        return [Found(file, line, name or (span.qualified if span else None))]
 
     def _new_around(self, file: str) -> Found | None:
         """Return the function of a file that the watch saw most of, of those that are new to it.
@@ -359,15 +453,18 @@ def module_times(report: Report, part: str) -> dict[str, float]:
     return found
 
 
-def module_line(report: Report, path: str) -> _Line | None:
-    """Return the line that most of a module's forward time is spent on."""
-    rows = [
-        (line_s(row) - figure(row, "backward_s"), row)
-        for row in report["tables"]["module_lines"]
-        if row["module"] == path or (row["module"] or "").startswith(path + ".")
-    ]
-    best = max(rows, key=lambda each: each[0], default=None)
-    return None if best is None else (best[1]["file"], best[1]["line"])
+def module_lines(report: Report) -> dict[str, _Line]:
+    """Return the line that most of each module's forward time is spent on, by path."""
+    sums: dict[tuple[str, _Line], float] = defaultdict(float)
+    for row in report["tables"]["module_lines"]:
+        path, seconds = row["module"] or "", line_s(row) - figure(row, "backward_s")
+        while path:
+            sums[path, (row["file"], row["line"])] += seconds
+            path = path.rpartition(".")[0]
+    found: dict[str, tuple[float, _Line]] = {}
+    for (path, line), seconds in sums.items():
+        found[path] = max(found.get(path, (seconds, line)), (seconds, line))
+    return {path: line for path, (_, line) in found.items()}
 
 
 def _run_places(report: Report, part: str) -> dict[tuple[str, int, str | None], float]:

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from profstack.code_owner import BUILTIN_FILE
 from profstack.compare.inequalities import step_flop
 from profstack.compare.matching import match_functions, pair_up
 from profstack.compare.noise import Noise
@@ -27,6 +28,9 @@ Status = Literal["both", "moved", "gone", "new"]
 # A matched row with a smaller share of the table's largest total is left out: that is next to no
 # difference.
 _NEXT_TO_NOTHING = 1e-4
+# A row of times is told from this share of the step, or of the run, on: what an observer adds to a
+# call moves from row to row by as much.
+_LEAST = 0.005
 # Rows beyond these are no more likely to differ by chance than these alone: most take no time.
 _MOST_JUDGED = 1000
 
@@ -112,13 +116,27 @@ def _table(kind: _Kind, was: Rows, now: Rows, noise: Noise, whole: float) -> Com
     return _filled(kind, kept, len(listed) - len(kept), None if kept else "no row differs")
 
 
+_ONE_SIDED = tuple(f"the {which} side did not record it" for which in ("first", "second"))
+
+
 def _unrecorded(was: Rows, now: Rows) -> str | None:
     """Return why there is nothing to compare: rows of one side alone did not come or go."""
     if was and now:
         return None
     if not was and not now:
         return "neither side recorded any"
-    return f"the {'second' if was else 'first'} side did not record it"
+    return _ONE_SIDED[bool(was)]
+
+
+def one_sided(tables: Sequence[ComparedTable]) -> list[str]:
+    """Return sentences on the tables that one side alone recorded, for each side that did not."""
+    titles: dict[str, list[str]] = defaultdict(list)
+    for table in tables:
+        if table["reason"] in _ONE_SIDED:
+            titles[table["reason"]].append(table["title"])
+    return [
+        f"Not compared, since {reason}: {'; '.join(names)}." for reason, names in titles.items()
+    ]
 
 
 def _filled(kind: _Kind, rows: list[TableRow], left_out: int, reason: str | None) -> ComparedTable:
@@ -162,37 +180,43 @@ def _rows(
     # The rows of a table are judged together: with many of them some differ by chance.
     families = min(len(pairs), _MOST_JUDGED)
     joint = reaches(families=families)[2]
+    joint = np.maximum(joint, 0.0 if kind.wholes else _LEAST * part_of)
     known = [np.any(~np.isnan(side), axis=1).tolist() for side in (was_values, now_values)]
-    no_calls = None if kind.wholes else 0.0
-    found: list[TableRow] = []
-    for at, (one, other) in enumerate(pairs):
-        left = was[one] if one is not None else None
-        right = now[other] if other is not None else None
-        status: Status = "gone" if right is None else "new" if left is None else "both"
-        if left is not None and right is not None:
-            place = (left.name, left.file, left.line)
-            status = "both" if place == (right.name, right.file, right.line) else "moved"
-        shown = right or left
-        assert shown is not None
-        change = _change(
-            float(first.values[at]) if known[0][at] else None,
-            float(second.values[at]) if known[1][at] else None,
-            float(reach[at]),
-            float(joint[at]),
+    return [
+        _row(
+            was[one] if one is not None else None,
+            now[other] if other is not None else None,
+            _change(
+                float(first.values[at]) if known[0][at] else None,
+                float(second.values[at]) if known[1][at] else None,
+                float(reach[at]),
+                float(joint[at]),
+            ),
+            no_calls=None if kind.wholes else 0.0,
         )
-        found.append(
-            {
-                "key": shown.name,
-                "status": status,
-                "was": left.name if left and right and left.name != right.name else None,
-                "file": shown.file,
-                "line": shown.line,
-                "calls_before": left.calls if left else no_calls,
-                "calls_after": right.calls if right else no_calls,
-                "change": change,
-            }
-        )
-    return found
+        for at, (one, other) in enumerate(pairs)
+    ]
+
+
+def _row(
+    left: _Cells | None, right: _Cells | None, change: Change, *, no_calls: float | None
+) -> TableRow:
+    status: Status = "gone" if right is None else "new" if left is None else "both"
+    if left is not None and right is not None:
+        place = (left.name, left.file, left.line)
+        status = "both" if place == (right.name, right.file, right.line) else "moved"
+    shown = right or left
+    assert shown is not None
+    return {
+        "key": shown.name,
+        "status": status,
+        "was": left.name if left and right and left.name != right.name else None,
+        "file": shown.file,
+        "line": shown.line,
+        "calls_before": left.calls if left else no_calls,
+        "calls_after": right.calls if right else no_calls,
+        "change": change,
+    }
 
 
 def unmeasured(before: float | None, after: float | None) -> Change:
@@ -387,8 +411,12 @@ def _functions(report: Report) -> Iterable[_Item]:
     for row in report["tables"]["functions"]:
         if row["phase"] == "step":
             value = row["calibrated_s"] if row["calibrated_s"] is not None else row["self_s"]
-            key = FunctionKey(row["file"], row["line"], row["name"])
-            yield key, value, row["calls"], row["name"], row["file"], row["line"]
+            key, name = FunctionKey(row["file"], row["line"], row["name"]), row["name"]
+            if row["file"] == BUILTIN_FILE:
+                name = name if "built-in" in name else f"{name} (built-in)"
+                yield key, value, row["calls"], name, None, None
+            else:
+                yield key, value, row["calls"], name, row["file"], row["line"]
 
 
 def _lines(report: Report) -> Iterable[_Item]:

@@ -259,7 +259,10 @@ def _parts_words(shown: Rounded) -> str:
 
 
 def brackets(part: PartChange) -> str:
-    """Return the place and the cause of a part in brackets; empty without any."""
-    place = None if part["file"] is None else place_words(part["file"], part["line"])
-    inside = " ".join(each for each in (place, part["cause"]) if each)
+    """Return the places and causes of a part in brackets; empty without any."""
+    words = []
+    for each in part["places"]:
+        place = None if each["file"] is None else place_words(each["file"], each["line"])
+        words.append(" ".join(text for text in (place, each["cause"]) if text))
+    inside = "; ".join(filter(None, words))
     return f" ({inside})" if inside else ""

@@ -389,6 +389,15 @@ class CallGraph:
             seen |= called
         return seen
 
+    def above(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
+        """Return the functions that call these, directly or not."""
+        waiting, seen = list(roots), set[FunctionKey]()
+        while waiting:
+            callers = self.callers_s.get(waiting.pop(), {}).keys() - seen
+            waiting += callers
+            seen |= callers
+        return seen
+
     def own_caller(self, times: Mapping[FunctionKey, float]) -> FunctionRow | None:
         """Return the user's own function that most of these times was called from, the nearest."""
         sums: dict[FunctionKey, float] = defaultdict(float)

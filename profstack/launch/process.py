@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -277,16 +277,27 @@ def wait_for_session(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait()
     except BaseException:
-        _end_session(process)
+        end_session(process)
         raise
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process with all that it has started, and kill what does not end."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.wait(_GRACE_S)
+def end_session(
+    process: subprocess.Popen[bytes],
+    numbers: Iterable[int] = (signal.SIGINT,),
+    grace_s: float = _GRACE_S,
+    *,
+    alone: bool = False,
+) -> int:
+    """Signal a process with all that it has started, and kill what does not end.
+
+    With `alone` the process itself ends what it has started. Each signal has `grace_s` seconds.
+    """
+    for number in numbers:
+        with suppress(ProcessLookupError):
+            (os.kill if alone else os.killpg)(process.pid, number)
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(grace_s)
+            break
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return process.wait()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import signal
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from profstack.launch.process import interrupted_by_signals
+from profstack.launch.process import end_session, interrupted_by_signals
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.tool import Nsys, NsysError
 from profstack.storage.folder import DATABASE, declared_tables
@@ -37,6 +36,8 @@ _ON_A_DEVICE = ("--trace=cuda,nvtx,osrt,cudnn,cublas", "--cuda-memory-usage=true
 _OF_NSYS = re.compile(r"^Importer error|QDSTRM")
 # Time for nsys to write its files once the script has ended.
 _WRITING_S = 600
+# Nsys takes them to end the script and itself.
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 # Time for nsys to end after a signal.
 _GRACE_S = 30
 
@@ -122,23 +123,10 @@ def _run(
         try:
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return _end(process)
+            return end_session(process, _ENDING, _GRACE_S, alone=True)
         except BaseException:
-            _end(process)
+            end_session(process, _ENDING, _GRACE_S, alone=True)
             raise
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Signal nsys to end the script and itself."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            if number == signal.SIGKILL:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_GRACE_S)
-    return process.wait()
 
 
 # -----------------------------------------------------------------------------

@@ -6,9 +6,16 @@ import html
 from collections.abc import Iterator, Sequence
 
 from profstack.code_owner import place_words
-from profstack.compare.verdict import brackets, rounded
+from profstack.compare.tables import one_sided
+from profstack.compare.verdict import rounded
 from profstack.report.screen import printable
-from profstack.storage.schema.comparison import Bar, ComparedTable, Comparison, PartChange
+from profstack.storage.schema.comparison import (
+    Bar,
+    ComparedTable,
+    Comparison,
+    PartChange,
+    PartPlace,
+)
 from profstack.units import format_bytes, format_count, format_seconds
 
 # Rows of a table; a comment on GitHub holds 65,536 characters.
@@ -59,6 +66,9 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     for table in comparison["tables"]:
         if table["rows"]:
             yield from _folded(table["title"], list(_compared(table)))
+    for sentence in one_sided(comparison["tables"]):
+        yield words(sentence)
+        yield ""
     if comparison["findings"]:
         lines = [f"- {each['status']}: {words(each['title'])}" for each in comparison["findings"]]
         yield from _folded("Findings and warnings of one side alone", [*lines, ""])
@@ -69,10 +79,9 @@ def _part_lines(of: Bar, parts: Sequence[PartChange]) -> Iterator[str]:
     shown = rounded(parts)
     rows: list[tuple[str, ...]] = []
     for part, before, after in sorted(shown.rows, key=lambda row: -abs(row[0]["difference_s"])):
-        change = f"{shown.words(after - before, '+')}{brackets(part)}"
+        change = shown.words(after - before, "+")
         name = words(part["name"])
-        place = code(place_words(part["file"], part["line"])) if part["file"] else ""
-        cause = " ".join(filter(None, (place, words(part["cause"] or ""))))
+        cause = "; ".join(filter(None, map(_place, part["places"])))
         figures = (shown.words(before), shown.words(after))
         told = f"**{words(change)}**" if part["beyond_noise"] else words(change)
         rows.append((name, *figures, told, cause))
@@ -82,6 +91,11 @@ def _part_lines(of: Bar, parts: Sequence[PartChange]) -> Iterator[str]:
     yield from _table((f"{of}, {shown.unit}", "before", "after", "difference", ""), rows)
     yield "Bold is beyond noise."
     yield ""
+
+
+def _place(place: PartPlace) -> str:
+    where = code(place_words(place["file"], place["line"])) if place["file"] else ""
+    return " ".join(filter(None, (where, words(place["cause"] or ""))))
 
 
 def _compared(table: ComparedTable) -> Iterator[str]:

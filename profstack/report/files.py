@@ -6,7 +6,7 @@ import gzip
 import json
 import shutil
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,8 @@ from profstack.storage.folder import DATABASE, RUNS, check_files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from profstack.storage.schema.comparison import Comparison
     from profstack.storage.schema.history import History
     from profstack.storage.schema.report import Report
@@ -138,6 +140,10 @@ FOLDER_HELP = (
     "for its newest (default: profstack-runs)"
 )
 
+# Parts of a report that are read, each with its keys that are.
+Parts = Mapping[str, Sequence[str]]
+_NO_PARTS: Parts = {}
+
 # Tables of every version of the report.
 _ALWAYS = {"steps", "modules", "operators", "functions", "calls", "lines"}
 
@@ -153,22 +159,21 @@ def build(folder: Path) -> Report:
     return complete_report(folder)
 
 
-def load(folder: Path, needed: Sequence[str] = ()) -> Report:
+def load(folder: Path, parts: Parts = _NO_PARTS) -> Report:
     """Return the recording's report.json, or the report built anew where there is none.
 
-    `needed` are parts without which it is refused; see `read`.
+    Without `parts` it is refused; see `read`.
     """
     check_files(folder)
     path = folder / "report.json"
     remedy = f"write it again with 'profstack report {folder}'"
-    return read(path, remedy, needed) if path.exists() else build(folder)
+    return read(path, remedy, parts) if path.exists() else build(folder)
 
 
-def read(path: Path, remedy: str, needed: Sequence[str] = ()) -> Report:
+def read(path: Path, remedy: str, parts: Parts = _NO_PARTS) -> Report:
     """Return the report in a file; `remedy` is the next step where it cannot be read.
 
-    What is later than the file is null or empty, but for the parts that are `needed`, such as
-    `tables.kernels`. Raise RecordingError for a report of another kind or with other types.
+    What is later than the file is null or empty, but for `parts`: those must be there. Raise RecordingError for a report of another kind or with other types.
     """
     from profstack.storage.schema.facts import EnvironmentFacts
     from profstack.storage.schema.report import Report
@@ -177,7 +182,7 @@ def read(path: Path, remedy: str, needed: Sequence[str] = ()) -> Report:
     text = read_text(path)
     try:
         report = parsed(text)
-        if problem := _problem(report, needed):
+        if problem := _problem(report, parts):
             raise ValueError(problem)
         typed(report, Report)
         typed(report["environment"], EnvironmentFacts)
@@ -186,7 +191,7 @@ def read(path: Path, remedy: str, needed: Sequence[str] = ()) -> Report:
     return cast("Report", report)
 
 
-def _problem(report: Any, needed: Sequence[str]) -> str | None:
+def _problem(report: Any, parts: Parts) -> str | None:
     """Return why a file's content is no report that can be read; None where it is one."""
     tables = report.get("tables") if isinstance(report, dict) else None
     if not isinstance(tables, dict):
@@ -196,21 +201,11 @@ def _problem(report: Any, needed: Sequence[str]) -> str | None:
         return f"of version {version}, this profstack reads version {SCHEMA_VERSION}"
     if not all(isinstance(rows, list) for rows in tables.values()) or not tables.keys() >= _ALWAYS:
         return "its tables are not whole"
-    lacking = [*filter(None, (_lacking(report, name) for name in needed))]
-    what = ", ".join(dict.fromkeys(lacking))
-    return f"made by an older profstack, it lacks {what}" if lacking else None
-
-
-def _lacking(part: Any, name: str) -> str:
-    """Return the name of a part of the report as far as it is not there; empty where it is."""
-    first, _, rest = name.partition(".")
-    if not first or not isinstance(part, dict):
-        # A part may be null, and the types of others are checked later.
-        return ""
-    if first not in part:
-        return first
-    below = _lacking(part[first], rest)
-    return f"{first}.{below}" if below else ""
+    lacking = [name for name in parts if name not in report]
+    for name, keys in parts.items():
+        if isinstance(part := report.get(name), dict):
+            lacking += [f"{name}.{key}" for key in keys if key not in part]
+    return f"made by an older profstack, it lacks {', '.join(lacking)}" if lacking else None
 
 
 # Finding a recording ----------------------------------------------------------------------------

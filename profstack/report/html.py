@@ -148,8 +148,10 @@ def replace_text(path: Path, content: str) -> None:
     """Write `content` beside `path` and move it there: readers never see a half-written file.
 
     Bytes in file names that are not UTF-8 (lone surrogates in Python) are written as question
-    marks, since no program opens a file with an invalid encoding.
+    marks, since no program opens a file with an invalid encoding. A symbolic link stays, and what
+    it leads to is replaced.
     """
+    path = path.resolve() if path.is_symlink() else path
     data = content.encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():
@@ -214,8 +216,8 @@ _REPORT = PageKind("main.js", (*STYLES, "source.css", "method.css"), "report.jso
 def render(report: Report, *, base: str = "") -> str:
     """Return the page as HTML; `base` is the path from the page's folder to the recording's."""
     page = prepare(report, base=base).as_dict()
-    imported = report.get("nsys")
-    subject = report["script"] or (imported and imported["file"]) or "profstack"
+    imported = [each["file"] for each in (*report.get("imports", ()), report.get("nsys")) if each]
+    subject = report["script"] or (imported or ["profstack"])[0]
     views = {view: f"view-{view}.html.j2" for view in _VIEWS}
     return assemble(_REPORT, page, subject, views, report["profstack_version"])
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
+from profstack.compare.tables import one_sided
 from profstack.compare.verdict import brackets, rounded
 from profstack.report.screen import printable
 from profstack.storage.schema.comparison import (
@@ -59,6 +60,9 @@ def _lines(comparison: Comparison) -> Iterator[str]:
             yield from _part_lines(of, parts)
     for table in comparison["tables"]:
         yield from _table_lines(table)
+    if unrecorded := one_sided(comparison["tables"]):
+        yield ""
+        yield from unrecorded
     if comparison["findings"]:
         yield ""
         yield "Findings and warnings of one side alone (+ new, - gone):"

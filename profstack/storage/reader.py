@@ -14,7 +14,8 @@ import pandas as pd
 
 from profstack.code_owner import cell_names
 from profstack.storage.folder import Rows, declared_tables, facts_of, read_run, read_tables
-from profstack.storage.vocabulary import STEP_PARTS
+from profstack.storage.schema.report import ImportedFile
+from profstack.storage.vocabulary import IMPORTS, STEP_PARTS
 
 # Fewer steps than this, or a larger probe effect, and a time is not calibrated.
 FEWEST_STEPS = 3
@@ -104,6 +105,21 @@ class Recorded:
         self.rule: str | None = fact.get("rule")
         self.phase: str | None = fact.get("phase")
         self._selected: dict[tuple[str, tuple[tuple[str, ...], ...]], Selection | None] = {}
+
+    @property
+    def imports(self) -> list[ImportedFile]:
+        """The files of other tools that the recording was made from or has taken in."""
+        files: list[ImportedFile] = self.facts.get(IMPORTS, [])
+        return files
+
+    @property
+    def is_import(self) -> bool:
+        """Whether the recording was made from files of other tools, and not by a run."""
+        if self.imports:
+            return self.run.get("script") is None
+        # Recordings from before there was a list of files.
+        empty = not len(self.frames["steps"]) + len(self.frames["layers"])
+        return "nsys" in self.facts and empty
 
     def _measure_plans(self) -> None:
         """Find the seconds of each plan's steps: their number at the speed of most of them.

@@ -45,6 +45,8 @@ OTHER_REGIONS = "(more regions)"
 
 # Status of a layer that has data.
 WITH_DATA = ("recorded", "emitted")
+# The fact that lists the files of other tools in a recording.
+IMPORTS = "imports"
 # Kinds of threads and processes: Python's by `threading`, torch's by the names it gives.
 MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", "other"
 WORKER, PIN = "DataLoader worker", "DataLoader pin memory"

@@ -67,7 +67,8 @@ def _parts(of: str, parts: tuple[Any, ...]) -> list[Any]:
         {"of": of, "name": name, "before_s": before, "after_s": after,
          "difference_s": after - before, "low_s": after - before - before / 30,
          "high_s": after - before + before / 24, "beyond_noise": told, "cause": cause, "file": file,
-         "line": line}
+         "line": line, "places": [{"file": file, "line": line, "cause": cause}]
+         if file or cause else []}
         for name, before, after, told, cause, file, line in parts
     ]  # fmt: skip
 
@@ -158,7 +159,8 @@ def hostile() -> Comparison:
         made[name] |= {"label": HOSTILE, "script": HOSTILE, "commit": HOSTILE, "folders": [HOSTILE]}
     made["verdict"] |= {"sentence": HOSTILE, "action": HOSTILE}
     made["inequalities"][0] |= {"text": HOSTILE, "before": HOSTILE, "after": HOSTILE}
-    made["parts"][0] |= {"name": HOSTILE, "cause": HOSTILE, "file": HOSTILE}
+    place = {"cause": HOSTILE, "file": HOSTILE, "line": 3}
+    made["parts"][0] |= {"name": HOSTILE, **place, "places": [place, place]}
     made["findings"][0] |= {"title": HOSTILE, "slug": HOSTILE, "file": HOSTILE}
     made["gates"][0] |= {"rule": HOSTILE, "text": HOSTILE, "file": HOSTILE}
     for each in made["tables"]:

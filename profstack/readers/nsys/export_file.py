@@ -25,7 +25,7 @@ Objects = npt.NDArray[np.object_]
 # Columns of a table by name: `Ints`, or `Objects`.
 Columns = dict[str, npt.NDArray[Any]]
 
-_MAGIC = b"SQLite format 3\0"
+MAGIC = b"SQLite format 3\0"
 # What nsys writes itself, newest first; all else is taken for an export.
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _AGAIN = "export it again: nsys export --type sqlite --force-overwrite true <report>.nsys-rep"
@@ -249,7 +249,7 @@ def _checked_header(path: Path) -> bool:
         raise _error(path, f"cannot be read ({error.strerror or error})", _GIVE) from None
     if not size:
         raise _error(path, "is empty", _AGAIN)
-    if not header.startswith(_MAGIC):
+    if not header.startswith(MAGIC):
         raise _error(path, "is not a SQLite file", _GIVE)
     # A page size of 1 means 65536. The number of pages is 0 if it is not kept.
     page = int.from_bytes(header[16:18], "big")

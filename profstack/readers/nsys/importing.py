@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from profstack.errors import RecordingError
+from profstack.errors import RecordingError, UsageError
+from profstack.readers.formats import Format, Request, Taken
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.export import read_export
-from profstack.readers.nsys.export_file import REPORTS
+from profstack.readers.nsys.export_file import MAGIC, REPORTS
 from profstack.readers.nsys.rows import CaptureFacts, rows_of
 from profstack.storage.folder import Writer, read_tables
 from profstack.storage.schema.column import Record
@@ -94,3 +96,35 @@ def read_file(
         **facts,
     }
     return frames, fact
+
+
+def take(files: Sequence[Path], request: Request) -> Taken:
+    """Read the one report or export among `files`; see `Format`."""
+    if len(files) > 1:
+        raise UsageError(
+            "one report of Nsight Systems is imported at a time",
+            where=str(files[1]),
+            next_step="import it with -o into a recording of its own",
+        )
+    frames, fact = read_file(files[0], nsys_path=request.nsys_path, process=request.process)
+    summary = [_summary(fact)]
+    return Taken(files, summary, replaced={**frames}, facts={FACT: fact})
+
+
+def _summary(facts: NsysImport) -> str:
+    """Return what was imported, in one line."""
+    steps = "1 step" if facts["steps"] == 1 else f"{facts['steps']:,} steps"
+    if not facts["steps"]:
+        steps = "no step range, so all figures are of the whole capture"
+    version = f" of nsys {facts['version']}" if facts["version"] else ""
+    others = facts["other_processes"]
+    left = f"; {others} other process{'es' * (others > 1)} left out" if others else ""
+    return f"{facts['file']}{version}: {steps}{left}"
+
+
+def _recognise(start: bytes, name: str) -> bool:
+    """Tell an SQLite file by its content; a report, which has no public format, by its name."""
+    return start.startswith(MAGIC) or name.endswith(REPORTS)
+
+
+FORMAT = Format("Nsight Systems report", ".nsys-rep, .qdrep, .sqlite", _recognise, take)

@@ -370,17 +370,22 @@ function waterfall(parts, before, after) {
 }
 
 function causeWords(part) {
-  const place = placeWords(part);
   if (part.beyond_noise === false)
     return [
       quiet("cannot be told from ", term("noise")),
       part.cause ? quiet("; " + part.cause) : null,
     ];
   const unsure = part.beyond_noise === null ? quiet(" (noise not known)") : null;
-  if (!part.cause && !place)
+  if (!part.places.length)
     return [part.difference_s === 0 ? null : quiet("no cause was found"), unsure];
-  return [part.cause, part.cause && place ? " " : "", place, unsure];
+  return [...part.places.flatMap((each, at) => [at ? "; " : "", ...placeAndCause(each)]), unsure];
 }
+
+const placeAndCause = (each) => [
+  each.cause,
+  each.cause && each.file ? " " : "",
+  placeWords(each),
+];
 
 const placeWords = ({ file, line }) =>
   file

@@ -59,6 +59,14 @@ class ComparisonVerdict(TypedDict):
     reason: Annotated[Text, "why there is no ratio or no interval"]
 
 
+class PartPlace(TypedDict):
+    """A place that explains the change of a part."""
+
+    file: Annotated[Text, "file; null where none is known"]
+    line: Annotated[Whole, "line in that file, on the second side where it has one"]
+    cause: Annotated[Text, "what changed there, in a few words; null where it is not known"]
+
+
 class PartChange(TypedDict):
     """A part of the step, or of the run: all parts add up to the difference."""
 
@@ -76,9 +84,12 @@ class PartChange(TypedDict):
     beyond_noise: Annotated[
         bool | None, "whether the difference is more than noise; null where that is not known"
     ]
-    file: Annotated[Text, "file of the place that explains it; null where none is known"]
-    line: Annotated[Whole, "line in that file, on the second side where it has one"]
-    cause: Annotated[Text, "what changed there, in a few words; null where it is not known"]
+    file: Annotated[Text, "file of the first of `places`; null where none is known"]
+    line: Annotated[Whole, "line of the first of `places`"]
+    cause: Annotated[Text, "cause of the first of `places`"]
+    places: Annotated[
+        list[PartPlace], "at most three places that explain it, the largest change first"
+    ]
 
 
 class Inequality(TypedDict):

@@ -915,6 +915,13 @@ class NsysFacts(NsysLeftOut):
     notes: Annotated[list[list[str]], "slug and text of each note"]
 
 
+class ImportedFile(TypedDict):
+    """A file of another tool that was imported."""
+
+    file: Annotated[str, "its name"]
+    format: Annotated[str, "what it is"]
+
+
 class LayerColumn(TypedDict):
     """A column of a layer's own table."""
 
@@ -990,6 +997,9 @@ class LaterParts(TypedDict, total=False):
     """Parts that reports of earlier versions do not have."""
 
     layer_tables: Annotated[list[LayerTableFacts], "tables that layers declared themselves"]
+    imports: Annotated[
+        list[ImportedFile], "files of other tools that the recording was made from or has taken in"
+    ]
 
 
 class Report(LaterParts):

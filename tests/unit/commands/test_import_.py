@@ -1,12 +1,16 @@
 """`profstack import` as its user runs it: what it adds to, what it says, what it refuses."""
 
+import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from profstack.commands import import_, main
+from profstack.readers.formats import Format, Taken
+from profstack.readers.nsys import importing as nsys
 from profstack.readers.nsys import tool
 from profstack.storage.folder import DATABASE, Writer
 from tests.support.commands import refused
@@ -60,10 +64,21 @@ def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
 def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, capsys):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
-    told = {"fifo": "no regular file", "folder": "a folder, no file", "\x1b[2Jnone": "no such file"}
+    (tmp_path / "text").write_text("no profile")
+    (tmp_path / "zipped").write_bytes(b"\x1f\x8b, and no more of gzip")
+    told = {
+        "fifo": "no regular file",
+        "folder": "none of its files is a profile",
+        "\x1b[2Jnone": "no such file",
+        **dict.fromkeys(("text", "zipped"), "no profile that is known here"),
+    }
     for name, what in told.items():
-        line = refused(capsys, "import", str(tmp_path / name))
+        line = refused(
+            capsys, "import", str(source), str(tmp_path / name), "-o", str(tmp_path / "o")
+        )
         assert (f"{name[-4:]}: {what};" in line, "\x1b" in line) == (True, False)
+        assert "Nsight Systems report (.nsys-rep" in line
+    assert not (tmp_path / "o").exists()
     named = source.rename(tmp_path / "\x1b[2Ja.sqlite")
     value = "'\x1b]0;owned\x07' WHERE name = 'EXPORT_PRODUCT_VERSION'"
     change(named, f"UPDATE META_DATA_EXPORT SET value = {value}")
@@ -71,6 +86,62 @@ def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, 
     said = capsys.readouterr().out
     assert "owned" in said
     assert not {"\x1b", "\x07"} & set(said.replace(str(tmp_path), ""))
+
+
+ONE, TWO = (
+    Format(name, f".{mark}", lambda start, _, mark=mark: start.startswith(mark.encode()), None)
+    for name, mark in (("kind one", "one"), ("kind two", "two"))
+)
+
+
+def taker(layer, asked):
+    """What a format does: one slice of two steps, with one module, seen by `layer`."""
+
+    def take(files, request):
+        asked.append((layer, [file.name for file in files], request))
+        number = request.modules.get("Net", len(request.modules) + 1)
+        slice_ = {"slice": request.slice, "kind": layer, "layer": layer, "plan": request.plan}
+        steps = [{"step": request.step + each, "slice": request.slice} for each in (0, 1)]
+        added = {
+            "layers": [{"name": layer, "tool": f"file of {layer}", "status": "recorded"}],
+            "slices": [{**slice_, "first_step": request.step, "steps": 2}],
+            "steps": [{**step, "plan": request.plan, "wall_s": 0.5} for step in steps],
+            "modules": [{"module_id": number, "path": "Net"}] if not request.modules else [],
+        }
+        return Taken(files, [f"{layer}: 2 steps"], added=added)
+
+    return take
+
+
+def test_files_of_several_formats_become_one_recording(source, tmp_path, capsys, monkeypatch):
+    asked, own = [], str(tmp_path / "own")
+    known = [replace(ONE, take=taker("torch", asked)), replace(TWO, take=taker("cprofile", asked))]
+    monkeypatch.setattr(import_, "_formats", lambda: known)
+    (tmp_path / "in").mkdir()
+    for name, content in {"b.x": b"one", "a.json": gzip.compress(b"one"), "c.one": b"text"}.items():
+        (tmp_path / "in" / name).write_bytes(content)
+    (tmp_path / "two.json").write_text("two")
+    assert main(["import", str(tmp_path / "in"), str(tmp_path / "two.json"), "-o", own]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["torch: 2 steps", "cprofile: 2 steps", f"Wrote {own}/report.html"]
+    (_, torch, first), (_, cprofile, second) = asked
+    assert (torch, cprofile) == (["a.json", "b.x"], ["two.json"])
+    assert (first.slice, first.step, first.modules) == (0, 0, {})
+    assert (second.slice, second.step, second.modules) == (1, 2, {"Net": 1})
+    found = report(Path(own))
+    assert [(row["name"], row["tool"]) for row in found["layers"]] == [
+        ("torch", "file of torch"),
+        ("cprofile", "file of cprofile"),
+    ]
+    files = [("a.json", "kind one"), ("b.x", "kind one"), ("two.json", "kind two")]
+    assert [(each["file"], each["format"]) for each in found["imports"]] == files
+    assert (found["status"], found["script"], found["step"]["reason"]) == ("complete", None, None)
+    doubled = refused(capsys, "import", str(tmp_path / "two.json"), "--into", own)
+    assert "figures of the layer cprofile already" in doubled
+    known.append(nsys.FORMAT)
+    assert main(["import", str(source), "--into", own]) == 0
+    assert [each["file"] for each in report(Path(own))["imports"]][2:] == ["two.json", "a.sqlite"]
+    assert len(report(Path(own))["layers"]) == 2
 
 
 def test_options_reach_the_exporter_and_the_page_is_opened(source, tmp_path, monkeypatch):

@@ -5,14 +5,18 @@ import math
 import random
 import re
 import statistics
+import subprocess
 
 import pytest
 
 from profstack.compare import gates
 from profstack.compare.comparison import compare
 from profstack.compare.noise import remember_spread
+from profstack.compare.places import Places
 from profstack.compare.sides import Side
+from profstack.compare.tables import one_sided
 from profstack.report import files, terminal_compare
+from profstack.report.compare_markdown import markdown
 from profstack.stats.processes import student_quantile
 from tests.support.reports import build, completed, row
 
@@ -161,20 +165,108 @@ def test_a_change_of_the_run_alone_is_the_answer():
     assert "the step is the same (2.9" in verdict["sentence"]
 
 
-def test_the_first_line_names_part_and_line_and_gives_the_rest():
-    def lines(seconds):
-        same = {"file": "/a/train.py", "own": True, "operator_s": 0.0}
-        rows = [row("lines", line=2, python_s=1e-4, **same),
-                row("lines", line=3, python_s=seconds, **same)]  # fmt: skip
-        return {"tables": {**_MADE["tables"], "lines": rows, "module_lines": []}}
+def _line_times(*seconds):
+    same = {"file": "/a/train.py", "own": True, "operator_s": 0.0}
+    rows = [row("lines", line=at, python_s=each, **same) for at, each in enumerate(seconds, 2)]
+    return {"tables": {**_MADE["tables"], "lines": rows, "module_lines": []}}
 
+
+@pytest.mark.parametrize(("lines", "places"), [
+    ((1e-4, 1.7e-3), "train.py:3 batch = batch.sort()"),
+    # A fifth of the difference is a place of its own, less is none.
+    ((4.1e-4, 1.2e-3), "train.py:3 batch = batch.sort(); train.py:2 batch = load()"),
+    ((3.9e-4, 1.2e-3), "train.py:3 batch = batch.sort()"),
+    # No line explains three tenths.
+    ((5.4e-4, 5.4e-4), None),
+])  # fmt: skip
+def test_the_first_line_names_part_and_places_and_gives_the_rest(lines, places):
     slow = {**PARTS, "data wait": 2.2e-3}
     scales = (0.999, 1.0, 1.001)
-    before = side("a", *scales, **lines(1e-4))
-    after = side("b", *scales, parts=slow, **lines(1.7e-3))
+    before = side("a", *scales, **_line_times(1e-4, 1e-4))
+    after = side("b", *scales, parts=slow, **_line_times(*lines))
     sentence = compare(before, after)["verdict"]["sentence"]
     assert sentence.startswith("step 2.92 -> 4.42 ms (+51 %")
-    assert sentence.endswith(": data wait +1.50 (train.py:3)")
+    assert sentence.endswith(": data wait +1.50" + (f" ({places})" if places else ""))
+
+
+def _with_findings(*found):
+    return {"findings": [finding(*each) for each in found], "warnings": []}
+
+
+def _causes(found):
+    return {(part["of"], part["name"]): [(each["line"], each["cause"]) for each in part["places"]]
+            for part in found["parts"] if part["beyond_noise"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_finding_that_comes_or_goes_with_a_part_is_its_cause(forward):
+    scales = (0.999, 1.0, 1.001)
+    waiting = {**RUN, "waiting for data": 0.4}
+    slow = {"parts": {**PARTS, "data wait": 2.2e-3, "optimizer": 0.7e-3},
+            "run": {**waiting, "waiting for data": 3.2}}  # fmt: skip
+    sides = [
+        side("a", *scales, run=waiting, **_line_times(1e-4, 1e-4), **_with_findings()),
+        side("b", *scales, **slow, **_line_times(1e-4, 1.7e-3), **_with_findings(
+            ("forced-synchronisation", 3), ("unfused-optimizer", 4), ("module-dominates", 2))),
+    ]  # fmt: skip
+    causes = _causes(compare(*(sides if forward else reversed(sides))))
+    gone = "" if forward else ", gone"
+    line = (3, f"batch = batch.sort(): values are asked for during the step{gone}")
+    assert causes["step", "data wait"] == [line]
+    assert causes["step", "optimizer"] == [
+        (4, f"the optimizer goes through its tensors operator by operator{gone}")]  # fmt: skip
+    # One cause for one thing.
+    assert causes["run", "waiting for data"] == [line]
+
+
+@pytest.mark.parametrize(("slug", "cause"), [("data-starved", (3, None)), ("padding", None)])
+def test_a_finding_on_a_cost_is_the_place_where_none_is_known(slug, cause):
+    slow = {**PARTS, "data wait": 2.2e-3}
+    before = side("a", 0.999, 1.0, 1.001, **_with_findings())
+    after = side("b", 0.999, 1.0, 1.001, parts=slow, **_with_findings((slug, 3)))
+    assert _causes(compare(before, after))["step", "data wait"] == [
+        each for each in [cause] if each
+    ]
+
+
+def test_lines_of_a_block_are_one_place_with_its_head():
+    text = "def f(x):\n    for _ in range(9):\n        x = x.sort()\n    y = x.flip()\n"
+    sources = [{"file": "/a/train.py", "text": text}]
+    places = Places(*(side(name, 1.0, sources=sources) for name in "ab"))
+    one, file = places.is_one_place, "/a/train.py"
+    pairs = [(2, 3), (3, 3), (1, 3), (2, 4), (3, 4)]
+    assert [one(1, (file, first), (file, second)) for first, second in pairs] == [
+        *(True, True, True, False, False)]  # fmt: skip
+    assert not one(1, (file, 2), ("/a/other.py", 3))
+
+
+def _modules(*rows):
+    """Modules by path, type, forward seconds, and the line that calls them."""
+    modules = [row("modules", path=path, type=kind, forward_s=seconds, backward_s=0.0)
+               for path, kind, seconds, _ in rows]  # fmt: skip
+    lines = [row("module_lines", module=path, file="/a/train.py", line=line, operator_s=seconds,
+                 python_s=0.0, backward_s=0.0)
+             for path, _, seconds, line in rows if line]  # fmt: skip
+    return {"tables": {**_MADE["tables"], "modules": modules, "module_lines": lines}}
+
+
+def test_modules_that_one_line_calls_are_one_place_and_new_ones_are_said_by_the_outermost():
+    kept = [("Net", "Net", 1.1e-3, None), ("Net.0", "Linear", 1.1e-3, 2)]
+    new = [("Net", "Net", 2.6e-3, None), ("Net.0", "Linear", 1.1e-3, 2)]
+    for at, seconds in (("1", 0.7e-3), ("2", 0.8e-3)):
+        new += [(f"Net.{at}", "Block", seconds, 3), (f"Net.{at}.first", "Mish", seconds, 3)]
+    before = side("a", 0.999, 1.0, 1.001, **_modules(*kept))
+    slow = {**PARTS, "forward": 2.6e-3}
+    after = side("b", 0.999, 1.0, 1.001, parts=slow, **_modules(*new))
+    assert _causes(compare(before, after))["step", "forward"] == [(3, "Net.2 and 1 more, new")]
+    places = Places(before, after)
+    assert places.module_place("Net.2") == ("/a/train.py", 3)
+    text = "class Head:\n    def __init__(self):\n        pass\n\n    def forward(self, x): ...\n"
+    own = [{"file": "/a/net.py", "text": text}]
+    places = Places(side("a", 1.0), side("b", 1.0, sources=own, **_modules(
+        ("Head", "Head", 1e-3, None), ("Head.0", "Linear", 1e-3, None))))  # fmt: skip
+    found = [places.module_place(path) for path in ("Head", "Head.0", "Else")]
+    assert found == [("/a/net.py", 5), None, None]
 
 
 @pytest.mark.parametrize(("part", "changed", "slug", "severity"), [
@@ -193,11 +285,51 @@ def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
     found = compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **new}))["inequalities"]
     assert [(each["slug"], each["severity"]) for each in found] == [(slug, severity)]
     assert found[0]["before"] != found[0]["after"]
-    # What one side does not know is not known to differ, and a folder's name is no difference.
-    unknown = {"script": "/elsewhere/train.py",
-               "environment": {**base["environment"], "torch_threads": None}}  # fmt: skip
+    # What one side does not know is not known to differ.
+    unknown = {"environment": {**base["environment"], "torch_threads": None}}
     assert compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **unknown}))[
         "inequalities"] == []  # fmt: skip
+
+
+def test_one_name_in_two_folders_is_said_unless_these_are_of_one_repository(tmp_path):
+    def git(*words):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def found(*folders, commit=None):
+        environment = {**_MADE["environment"], "commit": commit}
+        sides = [side(name, 1.0, script=f"{folder}/train.py", environment=environment)
+                 for name, folder in zip("ab", folders, strict=True)]  # fmt: skip
+        return [(each["slug"], each["before"]) for each in compare(*sides)["inequalities"]]
+
+    one, other = tmp_path / "one", tmp_path / "other"
+    for name in ("one", "clone"):
+        git("init", "-q", name)
+    author = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    git("-C", "one", *author, "commit", "-q", "--allow-empty", "-m", "x")
+    git("-C", "one", "worktree", "add", "-q", str(other))
+    assert found(one, other) == found(one, one) == []
+    assert found(one, tmp_path / "clone") == [("folder", str(one))]
+    assert found("/gone/a", "/gone/b") == [("folder", "/gone/a")]
+    assert found("/gone/a", "/gone/b", commit="77aa") == []
+
+
+def test_a_built_in_function_has_no_place_and_next_to_nothing_is_not_told():
+    def tables(*functions):
+        rows = [row("functions", name=name, calibrated_s=seconds, phase="step", file="~", line=0,
+                    own=False) for name, seconds in functions]  # fmt: skip
+        return {"tables": {**_MADE["tables"], "functions": rows}}
+
+    whole = sum(PARTS.values())
+    names = ("unary", "<built-in method mm>", "small")
+    before = tables(*((name, 1e-8) for name in names))
+    after = tables(*zip(names, (0.006 * whole, 0.5 * whole, 0.0045 * whole), strict=True))
+    scales = (0.999, 1.0, 1.001)
+    found = compare(side("a", *scales, **before), side("b", *scales, **after))
+    rows = {each["key"]: each for each in _table(found, "functions")["rows"]}
+    assert {key: each["change"]["beyond_noise"] for key, each in rows.items()} == {
+        "<built-in method mm>": True, "unary (built-in)": True,
+        "small (built-in)": False}  # fmt: skip
+    assert {(each["file"], each["line"]) for each in rows.values()} == {(None, None)}
 
 
 def test_rows_without_a_partner_are_listed_and_the_largest_difference_is_first():
@@ -239,6 +371,10 @@ def test_what_one_side_did_not_record_is_not_gone(which):
     for name in ("operators", "operator_calls"):
         table = _table(found, name)
         assert (table["rows"], table["reason"]) == ([], f"the {which} side did not record it")
+    [said] = one_sided(found["tables"])
+    assert said.endswith(f"the {which} side did not record it: Operators; Calls of operators.")
+    assert said in terminal_compare.text(found).splitlines()
+    assert said in markdown(found).splitlines()
 
 
 def test_a_recording_without_a_figure_counts_in_no_mean_of_it():

@@ -90,6 +90,9 @@ def folder(tmp_path, monkeypatch):
     other = _report(3, 1.0) | {"script": f"other{HOSTILE}.py"}
     (tmp_path / "runs" / "other.json").write_text(files.text(other), encoding="utf-8")
     (tmp_path / "runs" / "stray.json").write_text("{}", encoding="utf-8")
+    old = _report(2, 1.0)
+    del old["attribution"], old["benchmark"]["n"]
+    (tmp_path / "runs" / "old.json").write_text(files.text(old), encoding="utf-8")
     return tmp_path
 
 
@@ -100,6 +103,8 @@ def test_the_command_lists_draws_and_exports(folder, capsys):
     [marked] = [line for line in text.splitlines() if "<-" in line]
     assert marked.startswith(f"2026-03-13 10:00  {COMMITS[12][:8]}")
     assert "left out: runs/stray.json: not a profstack report" in text
+    words = "runs/old.json: made by an older profstack, it lacks attribution, benchmark.n"
+    assert f"left out: {words}" in " ".join(text.split())
     assert text.endswith("Wrote out/history.html\n")
     written = json.loads((folder / "out" / "history.json").read_text())
     assert main(["history", "runs", "--script", "train.py", "--format", "json"]) == 0

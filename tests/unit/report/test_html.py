@@ -126,6 +126,12 @@ def test_files_are_replaced_whole_or_leave_nothing_behind(tmp_path, monkeypatch)
     path.write_text("old and longer")
     plain.touch()
     html.replace_text(path, "new\udce9")
+    link = tmp_path / "link.html"
+    link.symlink_to(path.name)
+    html.replace_text(link, "by the link")
+    assert (link.is_symlink(), path.read_text()) == (True, "by the link")
+    link.unlink()
+    html.replace_text(path, "new\udce9")
     assert path.read_bytes() == b"new?"
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
     with pytest.raises(RecordingError, match="cannot be written") as caught:
