@@ -216,8 +216,8 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     return Side(label or ", ".join(str(path) for path in paths), reports, names)
 
 
-# Parts that a comparison reads, with their keys that it reads. Nothing is filled in: a table without
-# rows would mean that all of it was new on the other side.
+# Parts that a comparison reads, with their keys. Nothing is filled in: a table without rows would
+# mean that all of it was new on the other side.
 _PARTS = {
     "benchmark": (
         "median_s", "mean_s", "p90_s", "p99_s", "cpu_mean_s", "first_step_s", "n", "steps_per_s",

@@ -173,7 +173,8 @@ def load(folder: Path, parts: Parts = _NO_PARTS) -> Report:
 def read(path: Path, remedy: str, parts: Parts = _NO_PARTS) -> Report:
     """Return the report in a file; `remedy` is the next step where it cannot be read.
 
-    What is later than the file is null or empty, but for `parts`: those must be there. Raise RecordingError for a report of another kind or with other types.
+    What is later than the file is null or empty, but for `parts`: those must be there. Raise
+    RecordingError for a report of another kind or with values of other types.
     """
     from profstack.storage.schema.facts import EnvironmentFacts
     from profstack.storage.schema.report import Report
