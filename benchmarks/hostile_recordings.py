@@ -26,6 +26,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -150,7 +151,7 @@ def _drawn(seeds: Iterable[int]) -> Iterator[tuple[str, str, Damage]]:
     for seed in seeds:
         chance = random.Random(seed)
         command = chance.choice(every)
-        yield f"seed {seed}", command, lambda folder, c=chance: hostile.random_damage(folder, c)
+        yield f"seed {seed}", command, partial(hostile.random_damage, chance=chance)
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from profstack.storage.schema.layer_table import LayerTable, declared
 from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION, TREES
 from profstack.storage.untrusted import (
     MOST_DATABASE,
+    MOST_TEXT,
     Rows,
     check_file,
     encodable,
@@ -373,7 +374,7 @@ def facts_of(tables: Mapping[str, Rows]) -> dict[str, Any]:
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError("a fact without a name or a value")
         try:
-            facts[key] = typed(parsed(value), type_of(key))
+            facts[key] = typed(parsed(value), type_of(key), whole=False)
         except ValueError as error:
             raise ValueError(f"fact {key[:40]}: {error}") from None
     return facts
@@ -433,7 +434,8 @@ def check_files(folder: Path) -> None:
     """
     for name in _FILES:
         with suppress(FileNotFoundError):
-            check_file(folder / name, inside=folder, most=MOST_DATABASE)
+            most = MOST_DATABASE if name.startswith(DATABASE) else MOST_TEXT
+            check_file(folder / name, inside=folder, most=most)
 
 
 def run_times(started: float, duration_s: float) -> dict[str, str | float]:

@@ -7,7 +7,6 @@ is a `RecordingError` in one line. Limits are far above what a run writes.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -17,7 +16,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import (
     Annotated,
@@ -148,26 +147,24 @@ class MismatchError(ValueError):
         return f"{self.place.lstrip('.')[:200]} {self.what}".strip()
 
 
-def typed(value: Any, hint: object) -> Any:
+def typed(value: Any, hint: object, *, whole: bool = True) -> Any:
     """Return a value of JSON; raise MismatchError unless it is of the type `hint`.
 
     Known are the types that reports are declared with. Keys that are not declared may be there.
-    A declared one that is missing becomes null, or empty, where that is of its type: it is later
-    than what wrote the value.
+    A declared one that is missing becomes null or empty, since it is later than what wrote the
+    value, or is an error where its type has neither. Unless it must be `whole`, it stays missing.
     """
-    _checker(hint)(value)
+    _checker(hint, whole)(value)
     return value
 
 
 Check = Callable[[Any], None]
-# Beside an object's type: its fields may be missing.
-ANY_OF_THEM = "fields may be missing"
 
 
 @cache
-def _checker(hint: object) -> Check:
+def _checker(hint: object, whole: bool) -> Check:
     """Return the function that raises MismatchError unless a value is of a type."""
-    by_type = _by_type(hint)
+    by_type = _by_type(hint, whole)
     wanted = " or ".join(_WORDS.get(kind, kind.__name__) for kind in by_type)
 
     def check(value: Any) -> None:
@@ -204,27 +201,24 @@ def _whole(value: float) -> None:
         raise MismatchError("is no whole number of 64 bits")
 
 
-def _by_type(hint: object) -> dict[type, Check]:
+def _by_type(hint: object, whole: bool) -> dict[type, Check]:
     """Return what to check of a value by the types that it may have."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        found = _by_type(arguments[0])
-        if ANY_OF_THEM in arguments:
-            fields = found[dict]
-            found[dict] = _Fields(fields.hint, all_needed=False)  # type: ignore[attr-defined]  # it is of a TypedDict
-        return found
+        return _by_type(arguments[0], whole)
     if origin in (Union, types.UnionType):
-        return {kind: check for each in arguments for kind, check in _by_type(each).items()}
+        options = [_by_type(each, whole) for each in arguments]
+        return {kind: check for each in options for kind, check in each.items()}
     if origin is Literal:
         return {type(each): _one_of(frozenset(arguments)) for each in arguments}
     if origin is list:
-        return {list: _items(_checker(arguments[0]))}
+        return {list: _items(_checker(arguments[0], whole))}
     if origin is tuple:
-        return {list: _parts([*map(_checker, arguments)])}
+        return {list: _parts([_checker(each, whole) for each in arguments])}
     if origin is dict:
-        return {dict: _values(_checker(arguments[1]))}
+        return {dict: _values(_checker(arguments[1], whole))}
     if isinstance(hint, type) and is_typeddict(hint):
-        return {dict: _Fields(hint)}
+        return {dict: _Fields(hint, whole)}
     if hint is object or hint is Any:
         return _PLAIN
     if hint in _SCALARS:
@@ -275,29 +269,30 @@ def _values(inner: Check) -> Check:
 class _Fields:
     """Checks the fields of an object; what they are is found out when there is one."""
 
-    def __init__(self, hint: type, *, all_needed: bool = True) -> None:
-        self.hint, self._all_needed = hint, all_needed
+    def __init__(self, hint: type, whole: bool) -> None:
+        self._hint, self._whole = hint, whole
 
     @cached_property
-    def _known(self) -> list[tuple[str, Check, bool, object]]:
-        """Name, check, whether it is needed, and the empty value of each field."""
-        hints = get_type_hints(self.hint, include_extras=True)
-        needed: frozenset[str] = self.hint.__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
-        needed = needed if self._all_needed else frozenset()
-        return [(key, _checker(each), key in needed, _empty(each)) for key, each in hints.items()]
+    def _known(self) -> list[tuple[str, Check, Callable[[], object] | None]]:
+        """Name and check of each field, and what makes the value of a missing one."""
+        needed: frozenset[str] = self._hint.__required_keys__ if self._whole else frozenset()  # type: ignore[attr-defined]  # every TypedDict has it
+        return [
+            (key, _checker(hint, self._whole), partial(_empty, hint) if key in needed else None)
+            for key, hint in get_type_hints(self._hint, include_extras=True).items()
+        ]
 
     def __call__(self, values: dict[str, Any]) -> None:
-        """Raise MismatchError unless the fields are of their types."""
-        for key, inner, is_needed, empty in self._known:
+        """Raise MismatchError unless the fields are of their types; add those that are missing."""
+        for key, check, empty in self._known:
             if key in values:
                 try:
-                    inner(values[key])
+                    check(values[key])
                 except MismatchError as error:
                     raise error.below(key) from None
-            elif is_needed:
-                if empty is _NO_EMPTY:
+            elif empty is not None:
+                values[key] = empty()
+                if values[key] is _NO_EMPTY:
                     raise MismatchError(f"lacks {key!r}")
-                values[key] = copy.copy(empty)
 
 
 _NO_EMPTY = object()
@@ -307,8 +302,11 @@ def _empty(hint: object) -> object:
     """Return the value of a type that says that there is nothing, or `_NO_EMPTY`."""
     if get_origin(hint) is Annotated:
         return _empty(get_args(hint)[0])
-    kinds = _by_type(hint) if not (isinstance(hint, type) and is_typeddict(hint)) else {}
-    if types.NoneType in kinds:
+    if isinstance(hint, type) and is_typeddict(hint):
+        # A part of the report that was not there: nothing in it was measured.
+        fields = {key: _empty(each) for key, each in get_type_hints(hint).items()}
+        return {key: None if each is _NO_EMPTY else each for key, each in fields.items()}
+    if types.NoneType in _by_type(hint, whole=True):
         return None
     origin = get_origin(hint)
     return origin() if origin in (list, dict) else _NO_EMPTY
@@ -423,9 +421,8 @@ class Database:
         if known is None:
             return names, []
         selected = ", ".join(f'"{name}"' if name in known else "NULL" for name in names)
-        if hasattr(self.connection, "setlimit"):
-            most = _MOST_FACT if table.name == "facts" else _MOST_VALUE
-            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)
+        most = _MOST_FACT if table.name == "facts" else _MOST_VALUE
+        _limit(self.connection, LENGTH=most)
         cursor = self.connection.execute(f'SELECT {selected} FROM "{table.name}"')
         rows: list[tuple[Any, ...]] = []
         while chunk := cursor.fetchmany(_ROWS_AT_ONCE):
@@ -503,9 +500,13 @@ def _bound(connection: sqlite3.Connection) -> None:
     """Limit what a database can have SQLite do, before its schema is read."""
     for each in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
         connection.execute(f"PRAGMA {each}")
-    # Python 3.10 cannot set limits.
-    if hasattr(connection, "setlimit"):
-        for limit, most in (("LENGTH", _MOST_FACT), ("SQL_LENGTH", 1 << 16), ("COLUMN", 200)):
-            connection.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), most)
+    _limit(connection, LENGTH=_MOST_FACT, SQL_LENGTH=1 << 16, COLUMN=200)
     end = time.process_time() + _MOST_S
     connection.set_progress_handler(lambda: time.process_time() > end, _OPERATIONS)
+
+
+def _limit(connection: sqlite3.Connection, **limits: int) -> None:
+    """Set limits of SQLite by their names; Python 3.10 cannot."""
+    if hasattr(connection, "setlimit"):
+        for name, most in limits.items():
+            connection.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{name}"), most)

@@ -6,11 +6,10 @@ of its own. What is not declared here may be of any type.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Any, TypedDict, get_type_hints
 
 from profstack.storage.schema.column import Figure, Text, Whole
-from profstack.storage.schema.report import BenchFigures, NsysFacts, SetupNotes
-from profstack.storage.untrusted import ANY_OF_THEM
+from profstack.storage.schema.report import BenchResult, NsysFacts, SetupNotes
 
 
 class OwnFiles(TypedDict):
@@ -143,15 +142,6 @@ class DeclaredTable(TypedDict):
     join: Text
 
 
-class BenchFact(TypedDict, total=False):
-    """What `profstack bench` found before its layers."""
-
-    # Of a process that failed they are what it had measured.
-    figures: Annotated[BenchFigures | None, "figures", ANY_OF_THEM]
-    problems: list[str]
-    layers_apart: bool
-
-
 class RecordedFacts(TypedDict, total=False):
     """Facts by their names."""
 
@@ -174,7 +164,7 @@ class RecordedFacts(TypedDict, total=False):
     remedy: Text
     cells: dict[str, int | str]
     cpu_capability: Text
-    bench: BenchFact
+    bench: BenchResult
     nsys: NsysFacts | None
 
 

@@ -10,7 +10,7 @@ from profstack.commands import main
 from profstack.report import files
 from tests.support.commands import make_recording, refuses
 from tests.support.overview import add_verdict, finding
-from tests.support.reports import build
+from tests.support.reports import build, completed
 from tests.support.tables import rows_of
 
 
@@ -46,7 +46,7 @@ def test_what_is_no_recording_is_refused(here, capsys, command):
 def test_it_prints_the_summary_the_whole_report_findings_and_the_verdict(show, recording):
     printed = show()
     assert ("clean step: median 4.01 ms" in printed, "\x1b" in printed) == (True, False)
-    assert show(kind="json") == build()
+    assert show(kind="json") == completed(build(), files.schema())
     report = build()
     add_verdict(report)
     report["findings"] = [finding("slug", f"number {count}") for count in range(3)]
