@@ -561,7 +561,7 @@ def _any_fact(folder, chance):
             key, value = chance.choice(facts)
             text, words = _changed(value, chance)
             database.execute("UPDATE facts SET value = ? WHERE key = ?", (text, key))
-    except (sqlite3.Error, ValueError, IndexError, TypeError) as error:
+    except (sqlite3.Error, ValueError, IndexError, TypeError, RecursionError) as error:
         return f"nothing ({error})"
     return f"fact {key}: {words}"
 
@@ -572,7 +572,7 @@ def _any_field(folder, chance):
     path = folder / name
     try:
         text, words = _changed(path.read_text(), chance)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         return f"nothing ({error})"
     path.write_text(text)
     return f"{name}: {words}"
