@@ -19,6 +19,9 @@ TIMED_WORKERS ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
+# Each collects its own folders, if PYTEST_ARGS selects none.
+UNTIMED := $(or $(PYTEST_ARGS),--ignore=tests/timed)
+TIMED := $(or $(PYTEST_ARGS),tests/timed)
 # What PYTEST_ARGS selects may all be on one side.
 OR_NONE := || [ $$? -eq 5 ]
 # A neighbour on the machine may spoil a test that judges by times: those that failed run once more,
@@ -38,17 +41,18 @@ demo: $(VENV)/.demo-installed
 	$(BIN)/profstack run examples/train_digits.py
 
 # One thread per process: where other processes share the cores, waiting OpenMP threads spin.
-test: export OMP_NUM_THREADS ?= 1
+test test-fast: export OMP_NUM_THREADS ?= 1
+# pytest compiles 40,000 lines with their assertions, in each of its processes: they share the result.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory lint-js; \
 	else echo "npm is not installed: the page's scripts were not linted"; fi
-	$(PYTEST) -m "not timed" $(WORKERS) $(PYTEST_ARGS) $(OR_NONE)
-	$(PYTEST) -m timed $(TIMED_WORKERS) $(PYTEST_ARGS) $(OR_NONE) $(OR_AGAIN)
+	$(PYTEST) -m "not timed" $(WORKERS) $(UNTIMED) $(OR_NONE)
+	$(PYTEST) -m timed $(TIMED_WORKERS) $(TIMED) $(OR_NONE) $(OR_AGAIN)
 
-test-fast: export OMP_NUM_THREADS ?= 1
 test-fast: $(VENV)/.test-installed
 	$(PYTEST) tests/unit $(WORKERS) $(PYTEST_ARGS)
 

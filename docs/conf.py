@@ -23,6 +23,7 @@ NAVIGATION = {
         "docs/ci",
         "docs/lock",
         "docs/nsight",
+        "docs/import",
         "docs/notebook-and-session",
         "docs/migrating",
     ),

@@ -31,6 +31,7 @@ from profstack.storage.reader import (
 from profstack.storage.schema.facts import CallCost, ProfilerCost
 from profstack.storage.schema.report import table_rows
 from profstack.storage.schema.rows import CallPathRow, CallRow, FunctionRow, Profiled
+from profstack.storage.vocabulary import PROGRAM
 
 PROFILED = (("timed",), ("shared",), ("whole",))
 COST = "cprofile_cost"
@@ -64,7 +65,7 @@ def functions(
     cost: ProfilerCost | None = recorded.facts.get(COST)
     columns = ("calls", "primitive_calls", "self_s", "total_s")
     rows = []
-    for phase, chosen in _phases(selection):
+    for phase, chosen in _phases(recorded, selection):
         added = _added_by_calls(_of_phase(recorded, "calls", chosen), cost)
         frame, taken_off = without_preempted(
             _of_phase(recorded, "functions", chosen), recorded.frames["slices"]
@@ -125,8 +126,14 @@ def without_preempted(
     return kept, {key: each["lost_s"] for key, each in sums(rows, _KEYS, ("lost_s",))}
 
 
-def _phases(selection: Selection | None) -> tuple[tuple[Profiled, Selection], ...]:
-    return ("step", selection or NO_SLICES), ("startup", ONCE)
+def _phases(
+    recorded: Recorded, selection: Selection | None
+) -> tuple[tuple[Profiled, Selection], ...]:
+    program = recorded.select("cprofile", ((PROGRAM,),)) or NO_SLICES
+    if not len(recorded.steps):
+        # There is nothing else that the profile could be of.
+        return ("step", selection or program), ("startup", ONCE)
+    return ("step", selection or NO_SLICES), ("startup", ONCE), ("program", program)
 
 
 def _of_phase(recorded: Recorded, table: str, selection: Selection) -> pd.DataFrame:
@@ -182,7 +189,7 @@ def calls(recorded: Recorded, selection: Selection | None) -> list[CallRow]:
     """Rows of `calls`, the longest total time first."""
     keys, columns = (*_CALLER, *_CALLEE), ("calls", "self_s", "total_s")
     rows = []
-    for phase, chosen in _phases(selection):
+    for phase, chosen in _phases(recorded, selection):
         frame = _of_phase(recorded, "calls", chosen)
         for row in recorded.step_rows(frame, chosen, keys, columns, largest="total_s"):
             caller, callee = (place(*(row[key] for key in side)) for side in (_CALLER, _CALLEE))

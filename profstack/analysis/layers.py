@@ -128,6 +128,9 @@ def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list
         name, reason = layer["name"], layer["reason"]
         wrapper = wrapper_of(name)
         said = wrapper.description if wrapper is not None else None
+        if recorded.is_import and wrapper is not None and wrapper.background:
+            # Another sampler's samples are not taken as the watch takes them.
+            said = None
         own = slices[slices["layer"] == name]
         # A layer in the background has no slice and no step.
         in_slices = wrapper is None or not wrapper.background or len(own) > 0

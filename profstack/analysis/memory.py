@@ -162,7 +162,11 @@ _TAKEN = ("activations", "temporaries")
 
 def memory_owners(recorded: Recorded) -> list[schema.MemoryOwnerRow]:
     """Rows of `memory_owners`; the kinds of a device add up to its peak."""
-    return table_rows("memory_owners", records(_of_observed_step(recorded, "memory_owners")))
+    rows = _of_observed_step(recorded, "memory_owners")
+    if not len(rows):
+        # An imported snapshot has a history in place of a step.
+        rows = recorded.rows("memory_owners", recorded.select_all("snapshot"))
+    return table_rows("memory_owners", records(rows))
 
 
 def peak_holders(recorded: Recorded) -> list[schema.PeakHolderRow]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +28,15 @@ from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known_sum, nullable
 from profstack.storage.schema.report import StepPart, WatchFacts
 from profstack.storage.schema.rows import FunctionRow, OutlierRow, WatchRow
-from profstack.storage.vocabulary import WATCH_INTERVAL_S
+from profstack.storage.vocabulary import PROGRAM, WATCH_INTERVAL_S
 
 # --- Samples with their stacks --------------------------------------------------------------------
 
 # Phases: before the first step, in a step, and between the steps of plans or after them. Steps that
 # were sampled since they were far longer than usual say nothing of the others.
 STARTUP, STEP, OTHER = "startup", "step", "other"
-PHASES = (STARTUP, STEP, OTHER)
+# Samples of the whole program, which another tool took: nothing says where its steps are in them.
+PHASES = (STARTUP, STEP, OTHER, PROGRAM)
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\][Ll]ib(64)?[/\\](python\d\.\d+[/\\])")
 
 
@@ -60,7 +62,11 @@ class Frame:
     @cached_property
     def is_installed(self) -> bool:
         """Whether it belongs to Python or to a package, by where its file lies."""
-        return self.file.startswith("<") or _LIBRARY.search(self.file) is not None
+        if self.file.startswith("<") or _LIBRARY.search(self.file) is not None:
+            return True
+        # Other samplers leave out the folder that a file was imported from.
+        first = re.split(r"[/\\]", self.file)[0]
+        return first.removesuffix(".py") in sys.stdlib_module_names
 
 
 Stack = tuple[Frame, ...]
@@ -119,7 +125,9 @@ class Watched:
             frame["evaluating"].notna().tolist(),
         )
         # One without weight is only a reading of memory, at the edge of a pause.
-        self.samples = [sample for sample in samples if sample.weight > 0]
+        known = [sample for sample in samples if sample.weight > 0]
+        self.samples = [sample for sample in known if sample.phase != PROGRAM]
+        self.of_program = [sample for sample in known if sample.phase == PROGRAM]
 
     def own(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack that are the user's own code, outermost first."""
@@ -128,7 +136,9 @@ class Watched:
         return [frame for frame in stack if self._places.is_own(frame.file)]
 
     def of(self, phase: str | None) -> list[Sample]:
-        """Return the samples of one phase, or all."""
+        """Return the samples of one phase; without one all but those of a program."""
+        if phase == PROGRAM:
+            return self.of_program
         return [sample for sample in self.samples if phase in (None, sample.phase)]
 
     @cached_property
@@ -174,6 +184,8 @@ def _phases(
     slices = slices[slices["steps"] > 0].sort_values("started_s")
     if not len(slices):
         return [OTHER] * len(times)
+    if len(recorded.steps) and (slices.loc[slices["layer"] == "watch", "mode"] == PROGRAM).any():
+        return [PROGRAM] * len(times)
     begins = slices["started_s"].to_numpy(dtype=float)
     # Two layers may have had a slice in common.
     ends = np.maximum.accumulate(begins + slices["wall_s"].fillna(0.0).to_numpy(dtype=float))
@@ -212,7 +224,12 @@ def _own_frames(stack: Stack) -> list[Frame]:
     if first.is_text:
         return [frame for frame in stack if frame.is_text or not frame.is_installed]
     folder = os.path.join(os.path.dirname(first.file), "")
-    return [frame for frame in stack if not frame.is_installed and frame.file.startswith(folder)]
+    if folder:
+        own = (frame for frame in stack if frame.file.startswith(folder))
+    else:
+        # `torch/nn/modules/linear.py` beside `train.py`.
+        own = (frame for frame in stack if not os.path.dirname(frame.file))
+    return [frame for frame in own if not frame.is_installed]
 
 
 # --- Outliers: steps much slower than a clean one, or taking memory as few do ---------------------
@@ -376,7 +393,7 @@ def _phase_rows(recorded: Recorded, phase: str) -> list[WatchRow]:
         {
             "phase": phase,
             "file": home_relative(function[0]),
-            "line": function[1],
+            "line": function[1] or None,
             "name": function[2],
             "samples": sum(each.samples for each in around),
             "self_share": _weight(own.get(function, ())) / total_weight,
@@ -512,11 +529,14 @@ def watch_facts(recorded: Recorded, functions: Sequence[FunctionRow]) -> WatchFa
     seen = watched(recorded)
     layers = recorded.frames["layers"]
     thinning = layers[layers["name"] == "watch"]["truncated"].dropna()
+    every = [*seen.samples, *seen.of_program]
     correlation, compared, reason = _rank_correlation(recorded, functions)
     return {
-        "samples": len(seen.samples),
-        "watched_s": sum(sample.weight for sample in seen.samples) * WATCH_INTERVAL_S,
-        "samples_by_phase": {phase: len(seen.of(phase)) for phase in PHASES},
+        "samples": len(every),
+        "watched_s": sum(sample.weight for sample in every) * WATCH_INTERVAL_S,
+        "samples_by_phase": {
+            phase: len(seen.of(phase)) for phase in PHASES if phase != PROGRAM or seen.of_program
+        },
         "interval_s": WATCH_INTERVAL_S,
         "thinning": str(thinning.iloc[0]) if len(thinning) else None,
         "rank_correlation": correlation,

@@ -6,6 +6,7 @@ become one recording.
 
 from __future__ import annotations
 
+import datetime
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
@@ -23,15 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from profstack.readers.formats import Format, Request, Taken
+    from profstack.storage.reader import Recorded
     from profstack.storage.schema.column import Record, Records
 
-HELP = "Make a recording of files of other tools: traces of torch.profiler, reports of Nsight."
+HELP = "Make a recording of files of other tools: traces, profiles, memory, reports of Nsight."
 
 _FILES_HELP = """\
-FILE is a trace of torch.profiler (.json, .json.gz), or a report of Nsight Systems: an export (nsys
-export --type sqlite) or a .nsys-rep, .qdrep, .qdstrm, which is exported first where nsys is found.
-Of a folder all files that are known are taken. Files are told by their content, and several become
-one recording.
+FILE is a trace of torch.profiler (.json, .json.gz), a profile of cProfile (.prof), a file of mprof
+(.dat), a snapshot of CUDA memory (.pickle), a profile of speedscope (.json of py-spy and others),
+or a report of Nsight Systems: an export (nsys export --type sqlite) or a .nsys-rep, .qdrep,
+.qdstrm, which is exported first where nsys is found. Of a folder all files that are known are
+taken. Files are told by their content, and several become one recording.
 """
 
 
@@ -92,9 +95,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _formats() -> Sequence[Format]:
     """Return all formats; the first that recognises a file takes it."""
+    from profstack.readers import prof_file, speedscope
+    from profstack.readers.memory import mprof_file, snapshot
     from profstack.readers.nsys import importing as nsys
 
-    return (nsys.FORMAT,)
+    return (
+        nsys.FORMAT, prof_file.FORMAT, mprof_file.FORMAT, snapshot.FORMAT, speedscope.FORMAT,
+    )  # fmt: skip
 
 
 def _by_format(given: Sequence[str]) -> dict[Format, list[Path]]:
@@ -145,7 +152,7 @@ def _take(
     groups: dict[Format, list[Path]], into: Path | None, arguments: argparse.Namespace
 ) -> list[tuple[Format, Taken]]:
     """Read all files; rows of each format are numbered behind those that are there before."""
-    from profstack.readers.formats import Request
+    from profstack.readers.formats import ORIGIN, Request
     from profstack.storage.reader import Recorded, records
 
     request = Request(process=arguments.process, nsys_path=arguments.nsys_path)
@@ -154,7 +161,8 @@ def _take(
         # Read before it is written to: it may be damaged, or of another version.
         recorded = Recorded(into)
         present = {name: records(recorded.frames[name]) for name in ("slices", "steps", "modules")}
-        request = _behind(replace(request, plan=recorded.plan or 1), present)
+        request = replace(request, plan=recorded.plan or 1, origin_s=_origin_s(recorded))
+        request = _behind(request, present)
         filled = _filled(records(recorded.frames["layers"]))
     taken = []
     for kind, files in groups.items():
@@ -168,8 +176,24 @@ def _take(
             )
         filled |= own
         request = _behind(request, each.added)
+        if request.origin_s is None and isinstance(first_s := each.facts.get(ORIGIN), float):
+            request = replace(request, origin_s=first_s)
         taken.append((kind, each))
     return taken
+
+
+def _origin_s(recorded: Recorded) -> float | None:
+    """Return when the recording's times begin, in seconds since 1970; None if unknown."""
+    from profstack.readers.formats import ORIGIN
+
+    facts, run = recorded.facts, recorded.run
+    if ORIGIN in facts:
+        return float(facts[ORIGIN])
+    started = run.get("run", {}).get("started_at")
+    if not isinstance(started, str) or "origin_clock_s" not in facts or "begun_clock_s" not in run:
+        return None
+    begun_s = datetime.datetime.fromisoformat(started).timestamp()
+    return begun_s + float(facts["origin_clock_s"]) - run["begun_clock_s"]
 
 
 def _filled(layers: Records) -> set[str]:
@@ -200,6 +224,9 @@ def _write(folder: Path, taken: Sequence[tuple[Format, Taken]]) -> None:
     try:
         with closing(Writer(folder)) as writer:
             recorded = Recorded(folder)
+            for _, each in taken:
+                for layer, tables in each.tables.items():
+                    writer.declare(layer, tables)
             layers = {row["name"]: row for row in records(recorded.frames["layers"])}
             # Of a file that is imported again the later import counts.
             files = {each["file"]: each for each in recorded.facts.get(IMPORTS, ())}

@@ -186,7 +186,7 @@ def _table(
         rows = export.in_order(rows, column, falling=not rises)
     if arguments.sort is None:
         # A start-up happens once, a step many times: their times do not compare.
-        rows.sort(key=lambda row: row.get("phase") == "startup")
+        rows.sort(key=lambda row: row.get("phase") in ("startup", "program"))
     limit = arguments.limit or (20 if arguments.format == "text" else len(rows))
     chosen: Rows = rows[:limit]
     if arguments.format != "text":

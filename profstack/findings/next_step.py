@@ -98,7 +98,8 @@ def sureness_words(report: Report) -> str | None:
     verdict = report.get("verdict")
     # Reports of older versions have none.
     sureness = verdict.get("sureness") if verdict else None
-    if sureness is None:
+    # What files without steps say is no cause of a step's time.
+    if sureness is None or (report.get("imports") and report["benchmark"]["median_s"] is None):
         return None
     half = relative_half_width(report["benchmark"])
     is_rough = half is None or half > rules.SHOWN_INTERVAL

@@ -543,6 +543,12 @@ WARNINGS: dict[str, str] = {
     "tensors-left-out": "the script held too many tensors before the step to go through all",
     "tensors-unread": "some tensors could not be asked which memory they use",
     "no-snapshot": "there is no history of the device's memory",
+    "out-of-memory": "a device could not give the memory that was asked for, by the history of "
+    "its allocator",
+    "snapshot-history": "the history in a snapshot of a device's memory is missing, or ended "
+    "before the snapshot was written",
+    "import-clock": "times of an imported file cannot be put on the clock of the others",
+    "snapshot-devices": "a snapshot is of several devices: memory over time is of one",
     # -- operations, regions, launches --
     "flops-uncounted": "a counter of operations could not count something, or at all",
     "flop-counters-disagree": "two counters of operations differ by more than a little; the text "

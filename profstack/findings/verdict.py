@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
 from profstack.analysis.call_sites import CallSite, call_sites
-from profstack.findings import names, reading, rules, step_bar
+from profstack.findings import imported, names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
 from profstack.findings.next_step import Lever, action, lever_of
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
@@ -326,6 +326,8 @@ def verdict(
     """
     doubt, lever = _doubt(report, cut), lever_of(report)
     if cut is None or doubt is not None:
+        if report.get("imports") and (said := imported.answer(report)) is not None:
+            return _import_verdict(said)
         words = doubt or "there is no clean step"
         sureness = _sureness(report, rules.UNCLEAR, None, None, lever)
         return _verdict(report, rules.UNCLEAR, words, None, sureness, [])
@@ -355,6 +357,18 @@ def verdict(
             words += f"; {why}"
     sureness = _sureness(report, slug, margin, why, lever)
     return _verdict(report, slug, words, margin, sureness, _evidence(found, cut.median_s))
+
+
+def _import_verdict(said: str) -> Verdict:
+    """Return the answer of files without steps: no test of the step applies."""
+    return {
+        "slug": rules.UNCLEAR,
+        "sentence": said,
+        "sureness": "hint",
+        "action": "",
+        "margin": None,
+        "evidence": [],
+    }
 
 
 def _without_layer(cut: Cut) -> str:

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast, get_args
 
 from profstack.code_owner import with_package
 from profstack.report.bench_page import CUT_AWAY, BenchPage, Roofline, bench_page, roofline_page
@@ -42,7 +42,7 @@ from profstack.report.trees import CallTree, ModulePicture, call_tree, module_pi
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.nsys_rows import NsysMemoryRow
 from profstack.storage.schema.report import Report, SliceFacts, SourceText, Tables
-from profstack.storage.schema.rows import CounterRow, LineRow
+from profstack.storage.schema.rows import CounterRow, LineRow, Profiled
 
 # The files of the source view -----------------------------------------------------------------
 
@@ -192,7 +192,7 @@ def _plain(value: Any) -> Any:
 _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
-    "processes", "nsys", "columns_reason", "columns_source", "requests", "tokens",
+    "processes", "nsys", "imports", "columns_reason", "columns_source", "requests", "tokens",
 )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def prepare(report: Report, *, base: str = "") -> Page:
     benchmark = {key: value for key, value in report["benchmark"].items() if key not in CUT_AWAY}
     own = report.get("layer_tables") or []
     trees = {}
-    for phase in ("step", "startup"):
+    for phase in get_args(Profiled):
         if functions := [row for row in tables["functions"] if row["phase"] == phase]:
             calls = [call for call in tables["calls"] if call["phase"] == phase]
             trees[phase] = call_tree(functions, calls)

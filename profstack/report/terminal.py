@@ -28,6 +28,7 @@ from profstack.report.screen import (
 from profstack.report.terminal_bench import mean_words, print_headline, print_parts
 from profstack.report.terminal_tables import (
     IMPORT_ALONE,
+    has_no_step,
     highlights,
     is_import_alone,
     nsys_line,
@@ -103,6 +104,9 @@ def _headline(screen: Screen, report: Report) -> None:
         screen.line("clean step: not measured")
         return
     mark, status, count = report["benchmark"], report["status"], report["step"]["count"]
+    if has_no_step(report):
+        screen.line(f"imported: {', '.join(each['file'] for each in report.get('imports', ()))}")
+        return
     screen.line(
         f"{report['script']}: {'1 step' if count == 1 else f'{count:,} steps'}, ",
         (status, style_of(status)),

@@ -44,6 +44,11 @@ def is_import_alone(report: Report) -> bool:
     return bool(report.get("nsys")) and not (report["tables"]["steps"] or report["layers"])
 
 
+def has_no_step(report: Report) -> bool:
+    """Return whether the recording was made from files of other tools that know no step."""
+    return bool(report.get("imports")) and report["script"] is None and not report["step"]["count"]
+
+
 # The heaviest rows --------------------------------------------------------------------------
 
 
@@ -155,7 +160,7 @@ def _threads(report: Report) -> str | None:
     """Return what the steps' thread did and what no layer saw, or why neither is known."""
     # A report of an older version may lack it.
     facts = cast("Processes | None", report.get("processes"))
-    if facts is None or is_import_alone(report):
+    if facts is None or is_import_alone(report) or has_no_step(report):
         return None
     if facts["reason"]:
         return f"threads: not known: {facts['reason']}"
@@ -176,7 +181,9 @@ def _peak(report: Report) -> str | None:
     large = [(kind, size) for kind, size in most.kinds if size >= 0.01 * whole]
     kinds = [f"{kind} {format_bytes(size)}" for kind, size in large]
     where = f" on {most.device}" if len(devices) > 1 else ""
-    words = f"bytes at the peak of a step{where}: {format_bytes(whole)}, {', '.join(kinds[:5])}"
+    # A snapshot that was imported has a history in place of a step.
+    step = "" if has_no_step(report) else " of a step"
+    words = f"bytes at the peak{step}{where}: {format_bytes(whole)}, {', '.join(kinds[:5])}"
     holders = report["tables"].get("peak_holders") or []
     held = [row for row in holders if row["device"] == most.device and row["bytes"]]
     if not held:

@@ -52,6 +52,10 @@ MAIN, BACKWARD, OWN, NATIVE, OTHER = "main", "backward", "profstack", "native", 
 WORKER, PIN = "DataLoader worker", "DataLoader pin memory"
 # Time between two samples of the watch.
 WATCH_INTERVAL_S = 0.010
+# Mode of a slice that is a whole program, watched by another tool.
+PROGRAM = "program"
+# The file of a frame around the stacks of one thread, where samples are of several.
+THREAD = "<thread>"
 # Note of the layer flops on a slice without a counted operator.
 NO_OPERATIONS = "no operator with floating-point operations was called"
 # Counters of operations that run on a copy of the model.

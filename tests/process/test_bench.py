@@ -4,14 +4,13 @@ import json
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
 import torch
 
 import profstack
-from profstack.report import files
 from tests.support.processes import CHECKOUT, run_python
 from tests.support.recorded_runs import report_of
+from tests.support.reports import validate
 
 TARGETS = """
 import os
@@ -50,7 +49,7 @@ def bench(tmp_path, run_profstack):
         (tmp_path / "targets.py").write_text(TARGETS)
         done = run_profstack(["bench", f"targets.py:{name}", *words], code=code)
         report = report_of(tmp_path / "profstack-runs" / f"bench-targets-{name}-0001")
-        jsonschema.validate(report, files.schema())
+        validate(report)
         return done, report, report["benchmark"]
 
     return bench
@@ -146,7 +145,7 @@ def test_functions_and_models_of_this_process(tmp_path):
     assert recording.frames["modules"]["path"].tolist()[0] == "Linear"
     assert figures["compare"][0]["variant"] == "eager"
     assert (torch.is_grad_enabled(), model.training) == before
-    jsonschema.validate(report_of(recording.save(tmp_path / "kept")), files.schema())
+    validate(report_of(recording.save(tmp_path / "kept")))
 
 
 MISTAKES = """

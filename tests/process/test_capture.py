@@ -9,7 +9,7 @@ import pytest
 from profstack.storage.folder import PAGE_MARKER
 from tests.support.agreement import contradictions
 from tests.support.processes import run_python
-from tests.support.recorded_runs import TRAIN, report_of, rows_of
+from tests.support.recorded_runs import SGD, TRAIN, report_of, rows_of
 
 IN_A_PROCESS = """
 import sys
@@ -104,11 +104,11 @@ def test_a_run_records_its_threads_processes_and_operators(recorded_run):
     assert "no kernel" in report["columns_reason"]["launches.kernels"]
 
 
-SPAWNING = """
+SPAWNING = f"""
 import torch
-import torch.multiprocessing as mp
+{SGD}import torch.multiprocessing as mp
 def work(rank, net):
-    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    optimizer = SGD(net.parameters(), 0.01)
     for _ in range(3):
         optimizer.zero_grad()
         net(torch.ones(2, 4)).sum().backward()

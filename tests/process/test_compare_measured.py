@@ -10,13 +10,17 @@ import time
 import pytest
 
 from tests.support.processes import clean_environment, run_python
+from tests.support.recorded_runs import SGD
 
-_TRAIN = """\
+_TRAIN = f"""\
 import sys, time
+if sys.argv[1] == "waits":
+    open(sys.argv[2], "w").close()
+    time.sleep(100)
 import torch
 from work import pause
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
+{SGD}model = torch.nn.Linear(8, 8)
+optimizer = SGD(model.parameters(), 0.1)
 for step in range(int(sys.argv[1])):
     optimizer.zero_grad()
     model(torch.ones(4, 8)).sum().backward()
@@ -87,16 +91,15 @@ def test_a_failing_side_is_one_line_with_its_exit_code_and_log(checkout):
 def test_trees_and_processes_end_with_an_interrupt(checkout, tmp_path, ending):
     words = ("-m", "profstack", "compare", "--rev", "HEAD", "--rev", "HEAD", "-o", "out")
     process = subprocess.Popen(
-        [sys.executable, *words, "train.py", "100000"],
+        [sys.executable, *words, "train.py", "waits", str(tmp_path / "begun")],
         env=clean_environment(TMPDIR=str(tmp_path)),
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         until = time.monotonic() + 120
-        log = checkout / "out" / "before-0001" / "logs" / "progress.jsonl"
-        while not (log.is_file() and log.stat().st_size) and time.monotonic() < until:
-            time.sleep(0.1)
+        while not (tmp_path / "begun").exists() and time.monotonic() < until:
+            time.sleep(0.05)
         assert len(trees_of(tmp_path)) == 1
         process.send_signal(ending)
         assert process.wait(60) == 130

@@ -10,11 +10,12 @@ import pytest
 
 from profstack.lock.lockfile import Lock, text_of
 from tests.support.processes import clean_environment
+from tests.support.recorded_runs import SGD
 
-SCRIPT = """
+SCRIPT = f"""
 import torch
 from torch import nn
-
+{SGD}
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -28,7 +29,7 @@ def augment(x):
     return x * 2
 
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = SGD(model.parameters(), lr=0.1)
 for step in range(40):
     inputs = augment(torch.ones(12, 8))
     loss = model(inputs).sum()

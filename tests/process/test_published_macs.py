@@ -16,9 +16,9 @@ ROUNDING = 0.0005 * 1.001
 @pytest.mark.skipif(
     not torchvision_macs.is_installed(), reason="no torchvision: make test installs it"
 )
-def test_every_model_has_its_published_count():
+def test_models_of_every_file_have_their_published_count():
     rows = json.loads(run_python("-W", "ignore", torchvision_macs.__file__).stdout)
-    assert len(rows) >= 109
+    assert len(rows) >= 45
     assert {row["module"] for row in rows} >= {
         *("resnet", "swin_transformer", "vision_transformer"),
         *("optical_flow", "quantization", "segmentation", "video"),

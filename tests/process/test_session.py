@@ -4,13 +4,13 @@ from pathlib import Path
 
 from profstack.recording import Recording
 from tests.support.processes import CHECKOUT, run_python
-from tests.support.recorded_runs import report_of, rows_of
+from tests.support.recorded_runs import SGD, report_of, rows_of
 
-SCRIPT = """
+SCRIPT = f"""
 from profstack import Session
 import torch
-model = torch.nn.Linear(8, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{SGD}model = torch.nn.Linear(8, 4)
+optimizer = SGD(model.parameters(), lr=0.1)
 with Session("digits", layers=["cprofile"]) as session:
     for epoch in range(2):
         for number in session.steps(range(30)):

@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 from tests.support.processes import clean_environment
-from tests.support.recorded_runs import report_of
+from tests.support.recorded_runs import SGD, report_of
 
-SCRIPT = """
+SCRIPT = f"""
 import time
 import torch
-from torch.utils.data import DataLoader, Dataset
+{SGD}from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
     def __len__(self):
         return 320
@@ -23,7 +23,7 @@ print("Overwrite? ", end="", flush=True)
 time.sleep(0.6)
 print("yes", flush=True)
 model = torch.nn.Linear(16, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = SGD(model.parameters(), lr=0.01)
 for batch in DataLoader(Slow(), batch_size=8):
     optimizer.zero_grad()
     model(batch).pow(2).mean().backward()

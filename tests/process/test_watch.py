@@ -115,7 +115,6 @@ def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
     shares = watch.line_shares(recorded, "startup")
     text = LOADING.splitlines()
     by_line = {text[line - 1].strip(): share for (_, line), (share, _) in shares.items()}
-    # An optimizer imports much, too.
     assert "import torch" in sorted(by_line, key=by_line.get)[-2:]
     assert 0.8 < sum(by_line.values()) < 1.000001
     after = {row["name"] for row in watch.watch_rows(recorded) if row["phase"] != "startup"}

@@ -120,6 +120,6 @@ def with_torch(folder, frames=None, *, container=False, **facts):
     ]
     run.torch([STEP_S] * 4, frames={"module_times": times})
     run.layers(torch="recorded")
-    run.finish()
+    run.close()
     import_into(folder, frames, **facts)
     return report_of(folder)

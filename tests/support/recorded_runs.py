@@ -12,16 +12,32 @@ from types import SimpleNamespace
 
 from tests.support.processes import run_python
 
+# An optimizer of the script's own: one of torch's imports its compiler, for two seconds.
+SGD = """\
+class SGD(torch.optim.Optimizer):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+    def add_param_group(self, group):
+        self.param_groups.append(group | self.defaults)
+    def zero_grad(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
+    def step(self):
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter -= self.defaults["lr"] * parameter.grad
+"""
 # Steps wanted (-1: endless), what happens at the step of a number, and seconds to sleep in each.
-TRAIN = """\
+TRAIN = f"""\
 import atexit, os, sys, time
 import torch
+{SGD}
 def work(count):
     return [number * number for number in range(count)]
 def main(wanted, at=-1, what="", pause=0.0):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = SGD(model.parameters(), lr=0.01)
     done = 0
     try:
         while done != wanted:
@@ -49,14 +65,14 @@ if __name__ == "__main__":
     print(work(50))
 """
 # Two workers, a thread of its own, regions of all sorts, and a wait at the end.
-LOADING = """\
+LOADING = f"""\
 import threading
 import time
 import nvtx
 import torch
 from torch.utils.data import DataLoader, Dataset
 import profstack
-torch.set_num_threads(2)
+{SGD}torch.set_num_threads(2)
 class Images(Dataset):
     __len__ = lambda self: 100_000
     def __getitem__(self, index):
@@ -72,7 +88,7 @@ if __name__ == "__main__":
     threading.Thread(target=augment, name="augment").start()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = SGD(model.parameters(), lr=0.01)
     loader = iter(DataLoader(Images(), batch_size=16, num_workers=2))
     with profstack.region("whole"):
         for step in range(120):

@@ -17,14 +17,13 @@ from collections import namedtuple
 from itertools import accumulate
 from types import SimpleNamespace
 
-import jsonschema  # it ships no types
-
 from profstack.analysis.build import build_report
 from profstack.report import files
 from profstack.storage.folder import Writer
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import REPORT
 from tests.support.made_up import made_up
+from tests.support.reports import validate
 
 CLEAN_S = 0.010
 TORCH_S = 0.012
@@ -189,7 +188,7 @@ class Run:
     def recorded(self):
         return Recorded(self.folder)
 
-    def finish(self, *, ended=True, run=None):
+    def close(self, *, ended=True, run=None):
         if ended:
             self.writer.facts({"counts_by_phase": {self.phase: self.steps}, "recording_ended": 1.0})
         self.writer.close()
@@ -197,6 +196,9 @@ class Run:
         facts = {"script": "train.py", "argv": ["train.py", "--size", "a b"], "run": ran}
         facts["environment"] = {"python": "3", "torch": "2"}
         (self.folder / "logs" / "run.json").write_text(json.dumps(facts if run is None else run))
+
+    def finish(self, **how):
+        self.close(**how)
         return report_of(self.folder)
 
 
@@ -321,7 +323,7 @@ def realistic(folder, model=None, *, rounds=3, clean=14, observed=5):
 
 def report_of(folder):
     report = json.loads(files.text(build_report(Recorded(folder))))
-    jsonschema.validate(report, files.schema())
+    validate(report)
     for name, table in REPORT.items():
         for row in report["tables"][name]:
             assert set(table.names) <= set(row), name

@@ -7,6 +7,7 @@ median, and a function's callees never take longer than the function.
 
 import random
 import statistics
+from functools import cache
 from statistics import fmean, median
 
 from jsonschema import Draft202012Validator
@@ -20,6 +21,17 @@ HOSTILE = '</script><img src=x onerror="window.broken=1">'
 _LAYERS = ("torch", "cprofile")
 _MADE = made_up("reports")
 FUNCTIONS = _MADE["functions"]
+
+
+@cache
+def _validator():
+    # Whether the schema itself is one is tested once: that takes longer than a report.
+    return Draft202012Validator(files.schema())
+
+
+def validate(report):
+    """Hold a report against the schema that ships with the package."""
+    _validator().validate(report)
 
 
 def breaks_of_schema(part, rows):

@@ -7,23 +7,24 @@ import json
 from functools import cache
 from pathlib import Path
 
-import jsonschema
 import pytest
 
-from profstack.report import files
 from tests.support.processes import CHECKOUT, run_python
+from tests.support.reports import validate
 from tests.support.set_memory import marked
 from tests.support.tables import cases, of
 
 PROGRAMS = CHECKOUT / "benchmarks" / "programs"
 MIB = 2**20
-# Programs that have one fault each; the first are run mended, too.
+# Programs that have one fault each.
 TRAINED = ["data_starved__no_workers", "forced_synchronisation__items",
     "unfused_optimizer__many_small"]  # fmt: skip
 ASKED = ["grad_in_inference__convolutions", "batchnorm_training_at_inference__forgotten_eval",
     "operators_without_flop_formula__inverse"]  # fmt: skip
 OTHERS = ["small_operators__samples", "module_dominates__slow_block", "recompilations__counter",
     "graph_breaks__print", "warmup_never_settles__growing"]  # fmt: skip
+# Those that are run without their fault, too: what is left lies nearest to a limit.
+MENDED = (TRAINED[0], TRAINED[2], ASKED[0])
 # By the finding that is about the fault.
 FAULTS = {n.split("__")[0].replace("_", "-"): n for n in (*TRAINED, *ASKED, *OTHERS)}
 FAULTS["python-hot-spot"] = FAULTS["data-starved"]
@@ -144,7 +145,7 @@ def runs(tmp_path_factory):
         done = run_python(*command, "train.py", **how)
         (written,) = folder.glob("rec/**/report.json")
         report = json.loads(written.read_text())
-        jsonschema.validate(report, files.schema())
+        validate(report)
         assert not [row for row in report["warnings"] if row["slug"].endswith("-failed")]
         return report | {"said": done.stderr + done.stdout}
 
@@ -203,7 +204,7 @@ def test_faults_have_the_figures_that_they_were_planted_with(runs):
     assert about("warmup-never-settles")["evidence"][0]["change_share"] > 0.2
 
 
-@pytest.mark.parametrize("name", [*TRAINED, *ASKED])
+@pytest.mark.parametrize("name", MENDED)
 def test_the_same_program_without_its_fault_has_none(runs, name):
     slugs = {each["slug"] for each in runs(name, "mended")["findings"]}
     assert slugs & {slug for slug, program in FAULTS.items() if program == name} == set()

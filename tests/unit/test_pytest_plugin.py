@@ -3,6 +3,9 @@
 import json
 from itertools import repeat
 
+import jinja2
+import pandas
+import psutil
 import pytest
 import torch
 
@@ -10,11 +13,17 @@ from profstack import environment, pytest_plugin
 from profstack.bench import measure
 from profstack.compare import kept_times
 from profstack.errors import RecordingError
+from profstack.launch import counted_run
+from profstack.lock import meaning, places
+from profstack.lock import text as lock_text
+from profstack.report import html, screen
 from profstack.stats.summary import summarize
+from profstack.wrappers import cprofile, flops, memory, torch_profiler
 from tests.support.processes import CHECKOUT
 
-# Loaded before pytester notes which modules there are: torch cannot be imported twice.
-assert torch
+# Pytester forgets what it imports: torch cannot be imported twice, and others take long.
+LOADED = (jinja2, pandas, psutil, torch, counted_run, meaning, places)
+LOADED += (lock_text, html, screen, cprofile, flops, memory, torch_profiler)
 
 ALONE = ("-p", "profstack.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
 

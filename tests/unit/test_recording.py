@@ -26,7 +26,7 @@ def recorded(tmp_path_factory):
     run.writer.write({"modules": tree})
     run.layers(torch="recorded", cprofile="empty")
     script = "to <read> & 'save'"
-    run.finish(run={"script": script, "argv": [], "run": {"id": "x"}, "environment": {}})
+    run.close(run={"script": script, "argv": [], "run": {"id": "x"}, "environment": {}})
     (run.folder / "cprofile").mkdir()
     (run.folder / "cprofile" / "profile.prof").touch()
     write_report(run.folder)

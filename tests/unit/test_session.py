@@ -9,7 +9,6 @@ import traceback
 import warnings
 from pathlib import Path
 
-import jsonschema
 import pytest
 import torch
 from torch import nn
@@ -20,11 +19,11 @@ from profstack.capture import marks, user_regions
 from profstack.errors import RecordingError, UsageError
 from profstack.launch import child, in_process, other_runs
 from profstack.readers.torchtrace import line_tracer
-from profstack.report import files
 from profstack.storage.folder import facts_of, read_tables
 from tests.support import engine
 from tests.support.commands import fails
 from tests.support.engine import TARGETS
+from tests.support.reports import validate
 
 
 class Training(engine.Training):
@@ -106,7 +105,7 @@ def test_each_iteration_is_a_step_and_the_training_is_the_same(training):
     ]
     assert (report["status"], report["slices"][-1]["kind"]) == ("complete", "watch")
     assert [row["status"] for row in report["layers"]] == ["recorded", "recorded"]
-    jsonschema.validate(report, files.schema())
+    validate(report)
 
 
 def test_clean_steps_alone_that_wait_for_the_device(training, tmp_path):

@@ -517,7 +517,8 @@ export function shortPath(path, parts = 3) {
 }
 
 // A line of a file; a cell of a notebook has lines of its own.
-export const atLine = (name, line) => name + (/^cell \d+$/.test(name) ? ", line " : ":") + line;
+export const atLine = (name, line) =>
+  isNumber(line) ? name + (/^cell \d+$/.test(name) ? ", line " : ":") + line : name;
 
 export const plural = (count, word, many) =>
   (count ?? 0).toLocaleString("en") + " " + (count === 1 ? word : many || word + "s");

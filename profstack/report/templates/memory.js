@@ -48,6 +48,12 @@ const MOMENTS = [
   ["peak_bytes", "peak"],
   ["end_bytes", "end of the step"],
 ];
+// Of a snapshot of a device's allocator, which was imported.
+const HISTORY_MOMENTS = [
+  ["start_bytes", "begin of the history"],
+  ["peak_bytes", "peak"],
+  ["end_bytes", "the snapshot"],
+];
 
 function ownerColour(kind) {
   const at = OWNER_KINDS.indexOf(kind);
@@ -71,20 +77,32 @@ function drawMemoryOwners(box, page) {
     return;
   }
   const records = asRecords(table);
+  // A step's owners come with the holders of its peak.
+  const isHistory = !page.tables.peak_holders;
+  const moments = isHistory ? HISTORY_MOMENTS : MOMENTS;
   const devices = [...new Set(records.map((record) => record.device))];
   box.append(
     el("h3", {}, "Whose the bytes are"),
     el(
       "p",
       { class: "lead" },
-      "Bytes in live tensors of one observed ",
-      term("step", "step"),
-      " by ",
-      term("memory-owner", "owner"),
-      ", at its start, at the moment of its ",
-      term("peak", "peak"),
-      " and at its end.",
-      ownedShare(page.facts.attribution),
+      isHistory
+        ? [
+            "Bytes in live tensors by the part of a step that took them, by their stacks: at the " +
+              "begin of the history, at its ",
+            term("peak", "peak"),
+            " and when the snapshot was written.",
+          ]
+        : [
+            "Bytes in live tensors of one observed ",
+            term("step", "step"),
+            " by ",
+            term("memory-owner", "owner"),
+            ", at its start, at the moment of its ",
+            term("peak", "peak"),
+            " and at its end.",
+            ownedShare(page.facts.attribution),
+          ],
     ),
   );
   for (const device of devices) {
@@ -93,7 +111,7 @@ function drawMemoryOwners(box, page) {
       .sort((a, b) => ownerRank(a.kind) - ownerRank(b.kind));
     if (devices.length > 1)
       box.append(el("h4", {}, shown(device, "text", "the device is not known")));
-    box.append(memoryStack(rows, table));
+    box.append(memoryStack(rows, table, moments));
   }
   const place = el("div");
   box.append(place);
@@ -125,8 +143,8 @@ function ownedShare(sums) {
 }
 
 // One bar per moment, all to one scale. What was not measured has no piece, and says so.
-function memoryStack(rows, table) {
-  const sums = MOMENTS.map(([key]) =>
+function memoryStack(rows, table, moments) {
+  const sums = moments.map(([key]) =>
     rows.reduce((sum, row) => sum + Math.max(row[key] || 0, 0), 0),
   );
   const most = Math.max(...sums) || 1;
@@ -134,7 +152,7 @@ function memoryStack(rows, table) {
   return el(
     "div",
     { class: "stacks" },
-    MOMENTS.map(([key, name], at) => {
+    moments.map(([key, name], at) => {
       const bar = el("div", {
         class: "stack",
         role: "img",
@@ -259,6 +277,8 @@ function drawMemory(page) {
       records,
       slices: page.slices.filter((slice) => isNumber(slice.started_s) && isNumber(slice.wall_s)),
       panels: memoryPanels(lines),
+      // Rows of one file have no figure of another's: that is no gap.
+      isImport: Boolean(page.facts.imports?.length),
     };
     plot(byId("memory-chart"), (theme) => memoryChart(theme, view), {
       label: "memory over the time of the run",
@@ -317,7 +337,7 @@ function memorySays(records, lines, panels) {
   ];
 }
 
-function memoryChart(theme, { records, slices, panels }) {
+function memoryChart(theme, { records, slices, panels, isImport }) {
   const first = records[0].t_s;
   const last = Math.max(records[records.length - 1].t_s, first + 1e-6);
   const data = [];
@@ -346,13 +366,14 @@ function memoryChart(theme, { records, slices, panels }) {
       domain: panels.length < 2 ? [0, 1] : at ? [0, 0.46] : [0.54, 1],
     };
     for (const [key, words, colour] of panel) {
+      const known = isImport ? records.filter((record) => isNumber(record[key])) : records;
       data.push({
         type: "scatter",
-        mode: records.length < 40 ? "lines+markers" : "lines",
+        mode: known.length < 40 ? "lines+markers" : "lines",
         name: words,
-        x: records.map((record) => record.t_s),
-        y: records.map((record) => record[key]),
-        customdata: records,
+        x: known.map((record) => record.t_s),
+        y: known.map((record) => record[key]),
+        customdata: known,
         yaxis: name,
         connectgaps: false,
         line: { color: theme.colour(colour), width: 1.7 },

@@ -560,6 +560,7 @@ const WATCH_PHASES = [
   ["startup", "start-up"],
   ["step", "steps"],
   ["other", "between and after"],
+  ["program", "whole program, imported"],
 ];
 
 function drawWatch(page) {

@@ -52,7 +52,9 @@ export const overviewView = {
 export function drawHeader(facts) {
   const run = facts.run || {};
   const script = byId("script");
-  script.textContent = visible(facts.script || facts.nsys?.file || NONE);
+  script.textContent = visible(
+    facts.script || facts.imports?.[0]?.file || facts.nsys?.file || NONE,
+  );
   script.title = script.textContent;
   const status = byId("status");
   const ended = run.signal
@@ -77,17 +79,7 @@ export function drawHeader(facts) {
 
 function drawOverview(page) {
   if (isImportAlone(page.facts)) {
-    append(byId("verdict"), [
-      el(
-        "p",
-        { class: "lead" },
-        "This recording holds an import of ",
-        linkTo("nsys", null, "Nsight Systems"),
-        " alone: no step was timed without it, so there is no clean time, and no verdict on it.",
-      ),
-    ]);
-    byId("benchmark-cards").append(nsysCard(page.facts.nsys));
-    drop("top-rows");
+    drawImported(page);
     for (const id of ["run-bar-title", "run-bar", "step-bar-title", "step-bar"]) drop(id);
     return;
   }
@@ -96,6 +88,29 @@ function drawOverview(page) {
   drawRunBar(page);
   drawStepBar(page);
   drawTops(page.overview.tops);
+}
+
+// What files of other tools hold, where no step was timed.
+function drawImported(page) {
+  const { imports, layers, nsys } = page.facts;
+  if (layers?.length) drawVerdict(page);
+  else
+    byId("verdict").append(
+      el(
+        "p",
+        { class: "lead" },
+        "This recording holds an import of ",
+        linkTo("nsys", null, "Nsight Systems"),
+        " alone: no step was timed without it, so there is no clean time, and no verdict on it.",
+      ),
+    );
+  const others = (imports || []).filter((each) => each.file !== nsys?.file);
+  append(byId("benchmark-cards"), [
+    others.map((each) => card(each.format, el("span", { class: "figure" }, visible(each.file)))),
+    nsysCard(nsys),
+    memoryCards(page.overview.peaks, true),
+  ]);
+  drawTops(page.overview.tops.filter((top) => top.rows.length));
 }
 
 // The figures that everything else on the page is held against.
@@ -223,7 +238,7 @@ function workCard(work) {
 const RAW_MEMORY = { layer: "profstack", kind: "raw" };
 
 // Most memory of the run, and what the bytes were of in the one step that was watched.
-function memoryCards(peaks) {
+function memoryCards(peaks, imported = false) {
   const held = (device) =>
     peaks.held.find((one) => (one.device === null || one.device === "cpu") !== device);
   const kinds = (one) =>
@@ -241,13 +256,15 @@ function memoryCards(peaks) {
             ]),
         ]
       : peaks.held_reason;
-  const cards = [
-    card(
-      [linkTo("memory", null, "host memory"), ", most of the run"],
-      figure(peaks.rss_bytes, "bytes", { ...RAW_MEMORY, reason: peaks.rss_reason }),
-      kinds(held(false)),
-    ),
-  ];
+  const cards = [];
+  if (isNumber(peaks.rss_bytes) || !imported)
+    cards.push(
+      card(
+        [linkTo("memory", null, "host memory"), ", most of the run"],
+        figure(peaks.rss_bytes, "bytes", { ...RAW_MEMORY, reason: peaks.rss_reason }),
+        imported ? null : kinds(held(false)),
+      ),
+    );
   if (isNumber(peaks.allocated_bytes))
     cards.push(
       card(
@@ -255,9 +272,9 @@ function memoryCards(peaks) {
         figure(peaks.allocated_bytes, "bytes", RAW_MEMORY),
         [
           isNumber(peaks.reserved_bytes)
-            ? [figure(peaks.reserved_bytes, "bytes", RAW_MEMORY), " reserved; "]
+            ? [figure(peaks.reserved_bytes, "bytes", RAW_MEMORY), " reserved", imported ? "" : "; "]
             : null,
-          kinds(held(true)),
+          imported ? null : kinds(held(true)),
         ],
       ),
     );

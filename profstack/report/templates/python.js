@@ -73,6 +73,8 @@ const GROUP_SUMS = [
 export const isOwn = (record) =>
   record.own === null || record.own === undefined ? record.package === OWN_FILES : record.own;
 
+const PROFILED = { step: "steps", startup: "start-up", program: "whole program, imported" };
+
 function drawFunctions(page) {
   const table = page.tables.functions;
   if (!table) {
@@ -86,7 +88,7 @@ function drawFunctions(page) {
   }
   const showRoot = drawCallTree(page);
   const records = asRecords(table);
-  const phases = ["step", "startup"].filter((phase) =>
+  const phases = Object.keys(PROFILED).filter((phase) =>
     records.some((record) => record.phase === phase),
   );
   const state = { phase: phases[0], only: null };
@@ -111,7 +113,7 @@ function drawFunctions(page) {
     phases.length > 1
       ? choice(
           "phase",
-          phases.map((phase) => [phase, phase === "step" ? "steps" : "start-up"]),
+          phases.map((phase) => [phase, PROFILED[phase]]),
           state.phase,
           (phase) => {
             state.phase = phase;

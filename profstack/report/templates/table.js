@@ -735,11 +735,15 @@ const isLibrary = (file) =>
 export const placeCell = (file, line) =>
   el(
     "td",
-    { class: "text", title: atLine(file, line) },
-    isLibrary(file)
-      ? atLine(shortPath(file), line)
-      : linkTo("source", file + ":" + line, atLine(shortPath(file), line)),
+    { class: "text", title: file === null ? null : atLine(file, line) },
+    placeContent(file, line),
   );
+
+function placeContent(file, line) {
+  if (file === null) return none("no source line is known of it");
+  const words = atLine(shortPath(file), line);
+  return isLibrary(file) || !isNumber(line) ? words : linkTo("source", file + ":" + line, words);
+}
 
 // ---------- Trees ----------
 // Tables whose rows lie inside one another: folded at will, sorted within their level, searched

@@ -459,9 +459,9 @@ export function settledSlices(page, fits) {
   return late.length ? late : found;
 }
 
-// A recording of an import of Nsight Systems and no run of its own: there is nothing to judge.
+// A recording of files of other tools, without a step and a run of its own: there is no clean time.
 export const isImportAlone = (facts) =>
-  Boolean(facts.nsys) &&
-  !(facts.layers || []).length &&
+  (Boolean(facts.nsys && !(facts.layers || []).length) ||
+    Boolean(facts.imports?.length && !facts.script)) &&
   !facts.step?.count &&
   !isNumber(facts.benchmark?.median_s);

@@ -25,7 +25,7 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "kind TEXT startup, settle, clean, watch or the name of a layer",
         "layer TEXT name of the layer that observed, null when none did",
         "mode TEXT the layer's way of observing in this slice: timed, detail, lines, shared (with "
-        "another layer) or whole (a workload without steps)",
+        "another layer), whole (a workload without steps) or program (an imported file)",
         "plan INTEGER number of the plan, from 1: a new optimizer, model or loop starts a new one",
         "phase TEXT train, eval or other",
         "round INTEGER number of the round, from 1; 0 before the first",

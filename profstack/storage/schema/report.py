@@ -689,7 +689,7 @@ class WatchFacts(TypedDict):
 
     samples: Annotated[int, "samples taken"]
     watched_s: Annotated[float, "time that they cover"]
-    samples_by_phase: Annotated[dict[str, int], "samples by phase: startup, step or other"]
+    samples_by_phase: Annotated[dict[str, int], "samples by phase: startup, step, other or program"]
     interval_s: Annotated[float, "time between two samples"]
     thinning: Annotated[Text, "since when samples are further apart"]
     rank_correlation: Annotated[

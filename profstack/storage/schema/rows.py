@@ -32,7 +32,7 @@ from profstack.storage.schema.column import (
 )
 
 # What a profile of Python functions is of.
-Profiled = Literal["step", "startup"]
+Profiled = Literal["step", "startup", "program"]
 # Values of `measured_in` in the table of regions.
 CLEAN_SLICES = "clean slices"
 OTHER_SLICES = "slices with a layer, the start-up or the watch"
@@ -285,7 +285,7 @@ class KernelRow(TypedDict):
 class FunctionRow(TypedDict):
     """A Python or built-in function."""
 
-    phase: Annotated[Profiled, "step or startup"]
+    phase: Annotated[Profiled, "step, startup or program: the whole of it, imported beside steps"]
     file: Annotated[str, "source file, or ~ for built-in functions"]
     line: Annotated[Line, "line of the function's definition"]
     name: Annotated[str, "function name"]
@@ -330,7 +330,7 @@ class FunctionRow(TypedDict):
 class CallRow(TypedDict):
     """Calls of one function by another."""
 
-    phase: Annotated[Profiled, "what the calls are of: step or startup"]
+    phase: Annotated[Profiled, "what the calls are of: step, startup or program"]
     caller: Annotated[str, "file:line(name) of the caller"]
     callee: Annotated[str, "file:line(name) of the callee"]
     calls: Annotated[Counted, "calls per step"]
@@ -692,7 +692,9 @@ class RangeRow(TypedDict):
 class WatchRow(TypedDict):
     """A function in the watch's samples."""
 
-    phase: Annotated[str, "startup, step or other (between steps of a plan, and after them)"]
+    phase: Annotated[
+        str, "startup, step, other (between steps of a plan, and after them) or program"
+    ]
     file: Annotated[str, "source file"]
     line: Annotated[Fact, "line of the function's definition"]
     name: Annotated[str, "function"]

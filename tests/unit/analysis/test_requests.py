@@ -26,7 +26,7 @@ def served(folder, *, phase="eval", count=11, cached=1, **more):
     ]  # fmt: skip
     rows[1] |= {"first_token_s": None, "cached": None}
     run.writer.write({"generations": rows})
-    run.finish()
+    run.close()
     recorded = run.recorded()
     return recorded, clean_steps(recorded), rows[:-1]
 
@@ -52,7 +52,7 @@ def test_a_training_has_no_requests_and_few_have_no_percentile(tmp_path):
     for count in (4, 5):
         run = Run(tmp_path / f"{count}", "module", "eval")
         run.clean(count, wall=0.01)
-        run.finish()
+        run.close()
         recorded = run.recorded()
         assert (requests(recorded, clean_steps(recorded)) is None) is (count == 4)
         assert tokens(recorded, clean_steps(recorded)) is None

@@ -31,7 +31,7 @@ def made(tmp_path):
 def parts_of(made, duration_s, finishing, **run):
     made.writer.facts({"finishing": finishing})
     facts = {"run": {"duration_s": duration_s}, "begun_clock_s": BEGUN, **run}
-    made.finish(run=facts)
+    made.close(run=facts)
     recorded = made.recorded()
     rows, reason = run_bar(recorded, clean_steps(recorded))
     assert (bool(rows), math.fsum(row["wall_s"] for row in rows)) == (not reason, duration_s)
@@ -129,7 +129,7 @@ def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
 
 def test_without_the_ends_of_the_run_there_is_no_bar(made):
     made.begins("clean", [0.02] * 5)
-    made.finish(run={"run": {}})
+    made.close(run={"run": {}})
     recorded, told = made.recorded(), []
     for seconds, facts in ((None, {}), (3.0, {}), (3.0, {"finishing": 1})):
         recorded.run["run"] = {"duration_s": seconds}

@@ -1,20 +1,29 @@
 """`profstack import` as its user runs it: what it adds to, what it says, what it refuses."""
 
+import cProfile
 import gzip
 import json
 import os
+import pickle
+import re
+from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
 from profstack.readers.nsys import importing as nsys
 from profstack.readers.nsys import tool
-from profstack.storage.folder import DATABASE, Writer
+from profstack.report import files
+from profstack.storage.folder import DATABASE, Writer, write_run
+from profstack.units import format_bytes
 from tests.support.commands import refused
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
+from tests.support.snapshots import play
 
 OTHER = PID + 1
 
@@ -157,3 +166,149 @@ def test_options_reach_the_exporter_and_the_page_is_opened(source, tmp_path, mon
     assert "my" in page.parent.name
     run = json.loads((page.parent / "logs" / "run.json").read_text("utf-8"))
     assert (run["script"], run["argv"], run["run"]) == (None, [], {"exit_code": None})
+
+
+def test_times_of_several_files_are_of_one_clock(tmp_path):
+    (played,) = play(2, before=0)
+    first_s = played.snapshot["device_traces"][0][0]["time_us"] / 1e6
+    (tmp_path / "device").write_bytes(pickle.dumps(played.snapshot))
+    for name, begin_s in (("one", first_s - 2), ("two", first_s + 0.25)):
+        (tmp_path / name).write_text(f"MEM 10.0 {begin_s:.4f}\nMEM 30.0 {begin_s + 1:.4f}\n")
+        own = tmp_path / f"own-{name}"
+        files = [str(tmp_path / "device"), str(tmp_path / name)]
+        assert main(["import", *files, "-o", str(own)]) == 0
+        rows = report(own)["tables"]["memory"]
+        host, device = (
+            [row["t_s"] for row in rows if row[column] is not None]
+            for column in ("rss_bytes", "device_allocated_bytes")
+        )
+        # The files are taken in the order of the command line.
+        assert host == pytest.approx([begin_s - first_s, begin_s - first_s + 1], abs=1e-4)
+        assert device[0] == 0
+        assert report(own)["warnings"] == []
+    recording = tmp_path / "live"
+    (recording / "logs").mkdir(parents=True)
+    with closing(Writer(recording)) as writer:
+        writer.facts({"origin_clock_s": 107.5})
+    run = {"started_at": "2026-01-01T00:00:00.250+00:00"}
+    write_run(recording, {"script": "a.py", "argv": [], "begun_clock_s": 100.0, "run": run})
+    began_s = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
+    (tmp_path / "late").write_text(f"MEM 10.0 {began_s + 9:.4f}\n")
+    assert main(["import", str(tmp_path / "late"), "--into", str(recording)]) == 0
+    (row,) = report(recording)["tables"]["memory"]
+    assert row["t_s"] == pytest.approx(1.25, abs=1e-3)
+
+
+def other_files(folder):
+    """One file of each kind that other tools than torch and Nsight write."""
+    folder.mkdir()
+    profiler = cProfile.Profile()
+    profiler.runcall(sorted, range(50), key=lambda number: -number)
+    profiler.dump_stats(folder / "functions")
+    stack = [{"name": "work", "file": "train.py", "line": 7}, {"name": "rest"}]
+    profile = {"type": "sampled", "unit": "seconds", "samples": [[0], [0, 1]] * 40}
+    profile |= {"name": "t", "weights": [0.03, 0.01] * 40, "startValue": 0, "endValue": 1.6}
+    speedscope = {"exporter": "py-spy@1", "profiles": [profile], "shared": {"frames": stack}}
+    (folder / "samples").write_text(json.dumps(speedscope))
+    (folder / "readings").write_text("MEM 10.0 5.0\nMEM 30.0 7.5\nMEM 20.0 9.0\n")
+    (played,) = play(2, before=0)
+    (folder / "device").write_bytes(gzip.compress(pickle.dumps(played.snapshot)))
+    return folder, max(sum(held.values()) for held in played.held)
+
+
+def test_files_of_every_kind_are_told_by_content_and_answered(tmp_path, capsys):
+    folder, peak = other_files(tmp_path / "in")
+    told = {
+        "functions": ("cprofile", r"^\d+ % of the profiled [\d.]+ .?s is "),
+        "samples": ("watch", "^75 % of the sampled 1.60 s is work (train.py) itself; the script's"),
+        "readings": ("mprof", "held at most 30.0 MiB, 2.50 s after the first reading; at the end"),
+        "device": ("snapshot", f"^cuda:0 held at most {format_bytes(peak)} in tensors, "),
+    }
+    for name, (layer, words) in told.items():
+        own = tmp_path / name
+        assert main(["import", str(folder / name), "-o", str(own)]) == 0
+        found = report(own)
+        sentence = found["verdict"]["sentence"]
+        pattern = words if name == "functions" else words.replace("(", r"\(").replace(")", r"\)")
+        assert re.search(pattern, sentence), sentence
+        (row,) = found["layers"]
+        assert (row["name"], row["status"]) == (layer, "recorded")
+        assert row["tool"].endswith(f", read from {name}")
+        assert (found["status"], found["warnings"]) == ("complete", [])
+        jsonschema.validate(found, files.schema())
+    # All of them, by their folder, and one more into a recording that has the others.
+    every = tmp_path / "every"
+    assert main(["import", str(folder), "-o", str(every)]) == 0
+    assert [row["name"] for row in report(every)["layers"]] == [
+        "snapshot", "cprofile", "mprof", "watch",
+    ]  # fmt: skip
+    sentences = report(every)["verdict"]["sentence"]
+    assert all(words in sentences for words in ("of the profiled", "in tensors", "30.0 MiB"))
+    into = str(tmp_path / "functions")
+    for name in ("samples", "readings", "device"):
+        assert main(["import", str(folder / name), "--into", into]) == 0
+    assert len(report(tmp_path / "functions")["layers"]) == 4
+    alone, together = (report(each)["tables"] for each in (tmp_path / "functions", every))
+    for table in ("functions", "calls", "watch", "lines", "memory_owners"):
+        assert alone[table] == together[table]
+    # The readings' clock is not that of the snapshot.
+    assert [each["slug"] for each in report(every)["warnings"]] == ["import-clock"]
+    assert len(alone["memory"]) == len(together["memory"]) > 100
+    doubled = refused(capsys, "import", str(folder / "samples"), "--into", into)
+    assert "figures of the layer watch already" in doubled
+
+
+def test_a_profile_of_the_whole_program_is_apart_from_the_steps(tmp_path):
+    folder, _ = other_files(tmp_path / "in")
+    recording = tmp_path / "live"
+    (recording / "logs").mkdir(parents=True)
+    steps = [
+        {"step": at, "plan": 1, "slice": 0, "started_s": at / 4, "wall_s": 0.25, "phase": "train"}
+        for at in range(8)
+    ]
+    clean = {"kind": "clean", "plan": 1, "first_step": 0, "steps": 8, "started_s": 0.0}
+    with closing(Writer(recording)) as writer:
+        rows = {"slices": [{**clean, "slice": 0, "wall_s": 2.0, "round": 1}], "steps": steps}
+        writer.write(rows)
+        writer.facts({"plan_1": {"rule": "step", "phase": "train"}})
+    write_run(recording, {"script": "a.py", "argv": ["a.py"], "run": {"exit_code": 0}})
+    for name in ("functions", "samples"):
+        assert main(["import", str(folder / name), "--into", str(recording)]) == 0
+        assert main(["import", str(folder / name), "-o", str(tmp_path / name)]) == 0
+    beside = report(recording)
+    for table, layer, columns in (
+        ("functions", "functions", ("name", "calls", "self_s", "total_s")),
+        ("calls", "functions", ("callee", "calls", "self_s")),
+        ("watch", "samples", ("name", "samples", "self_share", "total_share")),
+    ):
+        rows, alone = (each["tables"][table] for each in (beside, report(tmp_path / layer)))
+        assert {row["phase"] for row in rows} == {"program"}
+        assert {row["phase"] for row in alone} == {"step"}
+        assert [[row[column] for column in columns] for row in rows] == [
+            [row[column] for column in columns] for row in alone
+        ]
+    assert beside["watch"]["samples_by_phase"]["program"] == beside["watch"]["samples"] == 80
+    assert beside["benchmark"]["n"] == 8
+    # No finding and no verdict takes such times for those of a step.
+    assert "train.py" not in json.dumps([beside["verdict"], beside["findings"]])
+    jsonschema.validate(beside, files.schema())
+
+
+def test_damaged_files_leave_no_recording_and_one_line(tmp_path, capsys):
+    folder, _ = other_files(tmp_path / "in")
+    os.symlink("/dev/zero", folder / "zero")
+    os.symlink("loop", folder / "loop")
+    for name in ("functions", "samples"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:-9])
+    (folder / "device").write_bytes((folder / "device").read_bytes()[:-9])
+    before = set(tmp_path.iterdir())
+    for name, words in (
+        ("functions", "is damaged"),
+        ("samples", "is no JSON"),
+        ("device", "ends early"),
+        ("zero", "no regular file"),
+        ("loop", "no such file"),
+    ):
+        line = refused(capsys, "import", str(folder / name), "-o", str(tmp_path / "own"))
+        assert f"{name}: {words}" in line
+    assert set(tmp_path.iterdir()) == before

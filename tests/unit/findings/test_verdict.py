@@ -2,7 +2,6 @@
 
 import json
 
-import jsonschema
 import pytest
 
 from profstack.analysis.call_sites import CallSite
@@ -17,6 +16,7 @@ from profstack.report import files
 from profstack.storage.reader import Recorded
 from tests.support.findings import MS, STEP_S, TRAIN, call, function, line, report_of, row
 from tests.support.recordings import Model, realistic
+from tests.support.reports import validate
 from tests.support.tables import cases, missing, near, of, rows_of
 
 LIMITS = {rule.slug: rule.threshold for rule in VERDICT_RULES}
@@ -383,9 +383,9 @@ def test_without_a_clean_step_the_reason_is_told(parts, words):
 
 def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_path):
     run = realistic(tmp_path / "rec", Model(seed=3, wait=0.4, evaluation=9))
-    run.finish()
+    run.close()
     report = files.complete_report(tmp_path / "rec")
-    jsonschema.validate(json.loads(files.text(report)), files.schema())
+    validate(json.loads(files.text(report)))
     bar, mark = report["step_bar"], report["benchmark"]
     assert sum(part["seconds"] for part in bar["parts"]) == bar["median_s"] == mark["median_s"]
     steps = [each for each in run.drawn if each.step in mark["counted_steps"]]

@@ -57,7 +57,7 @@ def test_a_report_is_read_from_its_file_or_built_anew(tmp_path):
     trace = {"layer": "torch", "path": "torch/trace.json", "opens_in": "Perfetto", "bytes": 19}
     run.writer.write({"artifacts": [trace]})
     run.layers(torch="recorded")
-    run.finish()
+    run.close()
     (run.folder / "torch").mkdir(exist_ok=True)
     for name in ("torch/trace.json", "logs/kept.json"):
         (run.folder / name).write_text("[1]" * 999)

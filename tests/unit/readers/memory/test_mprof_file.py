@@ -1,0 +1,201 @@
+"""Files of mprof: those that memory_profiler writes itself, and damaged ones."""
+
+import io
+import os
+import random
+import threading
+import time
+
+import memory_profiler
+import mprof
+import pytest
+
+from profstack.errors import UsageError
+from profstack.readers.formats import Request
+from profstack.readers.memory import lines, mprof_file
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "m.dat"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def hold(mebibytes):
+    held = bytearray(mebibytes * MIB)
+    time.sleep(0.03)
+    return len(held)
+
+
+def own_file():
+    """A file as `mprof run --python` leaves it: memory, and the calls of marked functions."""
+    stamps, text = memory_profiler.TimeStamper("psutil"), io.StringIO("")
+    print("CMDLINE python train.py --token=abc", file=text)
+    marked = stamps(hold)
+
+    options = {"interval": 0.01, "timeout": 0.3, "timestamps": True, "stream": text}
+    readings = threading.Thread(target=memory_profiler.memory_usage, args=(-1,), kwargs=options)
+    readings.start()
+    for each in (20, 90, 40):
+        marked(each)
+    readings.join()
+    stamps.show_results(stream=text)
+    return text.getvalue()
+
+
+def test_a_file_of_memory_profilers_own_is_what_mprof_reads(written):
+    path = written(own_file())
+    theirs = mprof.read_mprofile_file(str(path))
+    found = mprof_file.read(path)
+    assert len(found.memory) == len(theirs["mem_usage"]) > 5
+    pairs = sorted(zip(theirs["timestamp"], theirs["mem_usage"], strict=True))
+    assert found.memory == pairs
+    ((name, calls),) = theirs["func_timestamp"].items()
+    assert [(each.begin_s, each.end_s, each.grown) for each in found.calls[name]] == [
+        (begin, end, after - before) for begin, end, before, after, *_ in calls
+    ]
+    taken = mprof_file.take([path], Request(slice=2))
+    rows = taken.added["memory"]
+    assert [row["rss_bytes"] for row in rows] == [round(mib * MIB) for _, mib in pairs]
+    assert [row["t_s"] for row in rows] == [moment - pairs[0][0] for moment, _ in pairs]
+    (row,) = taken.added["mprof_functions"]
+    assert (row["slice"], row["function"], row["calls"]) == (2, name, 3)
+    assert row["at_peak"] == 1
+    assert taken.summary[0].endswith("of python train.py '--token=***'")
+
+
+def test_children_are_apart(written):
+    text = io.StringIO("")
+    pid = os.fork()
+    if not pid:
+        held = bytearray(50 * MIB)
+        time.sleep(0.2)
+        os._exit(len(held) == 0)
+    memory_profiler.memory_usage(
+        -1, interval=0.02, timeout=0.1, timestamps=True, multiprocess=True, stream=text
+    )
+    os.waitpid(pid, 0)
+    path = written(text.getvalue())
+    theirs = mprof.read_mprofile_file(str(path))
+    taken = mprof_file.take([path], Request())
+    # The process of the tests may have others.
+    rows = {row["child"]: row for row in taken.added["mprof_children"]}
+    assert rows.keys() == {f"process {child}" for child in theirs["children"]}
+    row, readings = rows[f"process {pid}"], theirs["children"][str(pid)]
+    assert row["readings"] == len(readings)
+    assert row["peak_bytes"] == round(max(mib for mib, _ in readings) * MIB) > 40 * MIB
+    assert len(taken.added["memory"]) == len(theirs["mem_usage"])
+
+
+def test_the_live_layers_own_file_is_read_back(written):
+    values = [random.Random(1).randrange(1 << 32) for _ in range(50)]
+    times = [number * 1_000_000 for number in range(50)]
+    text = lines.command_line() + "".join(lines.plot_lines(times, values))
+    found = mprof_file.take([written(text)], Request()).added["memory"]
+    # The file has six digits behind the point.
+    assert [row["rss_bytes"] for row in found] == [pytest.approx(each, abs=2) for each in values]
+
+
+NESTED = """MEM 10.000000 100.0000
+MEM 70.000000 103.0000
+MEM 30.000000 106.0000
+FUNC a.outer 10.0000 101.0000 40.0000 105.0000 0
+FUNC a.inner 12.0000 102.0000 60.0000 104.0000 1
+FUNC a.inner 20.0000 104.5000 15.0000 104.7500 1
+FUNC a name 1.0 100.0 2.0 100.5
+"""
+
+
+def test_marked_functions_have_growth_and_the_innermost_has_the_peak(written):
+    taken = mprof_file.take([written(NESTED)], Request())
+    rows = {row["function"]: row for row in taken.added["mprof_functions"]}
+    columns = ("calls", "wall_s", "grown_bytes", "largest_bytes", "at_peak")
+    assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
+        "a.outer": (1, 4.0, 30 * MIB, 30 * MIB, 0),
+        "a.inner": (2, 2.25, 43 * MIB, 48 * MIB, 1),
+        "a name": (1, 0.5, MIB, MIB, 0),
+    }
+    assert "mprof_children" not in taken.added
+    assert taken.added["slices"][0]["wall_s"] == 6.0
+
+
+def test_readings_are_put_in_order_and_thinned_to_the_extremes(written, monkeypatch):
+    chance = random.Random(2)
+    values = [chance.randrange(10**9) for _ in range(500)]
+    readings = [f"MEM {value / MIB:.6f} {100 + at}\n" for at, value in enumerate(values)]
+    chance.shuffle(readings)
+    monkeypatch.setattr("profstack.readers.formats.extremes.__defaults__", (40,))
+    taken = mprof_file.take([written("".join(readings))], Request())
+    found = [row["rss_bytes"] for row in taken.added["memory"]]
+    assert len(found) <= 40
+    assert max(found) == pytest.approx(max(values), abs=2)
+    assert min(found) == pytest.approx(min(values), abs=2)
+    assert [row["t_s"] for row in taken.added["memory"]] == sorted(
+        row["t_s"] for row in taken.added["memory"]
+    )
+    assert "of 500 readings the highest and lowest" in taken.added["layers"][0]["truncated"]
+
+
+@pytest.mark.parametrize(
+    ("start", "known"),
+    [
+        (b"CMDLINE python a.py\n", True),
+        (b"MEM 1.5 1700000000.1\nMEM", True),
+        (b"FUNC f 1 2 3 4 0\n", True),
+        (b"MEM a b\n", False),
+        (b"MEM 1.5\n", False),
+        (b"MEM 1 nan\n", False),
+        (b"COMMAND 1 2\n", False),
+        (b"", False),
+    ],
+)
+def test_files_are_told_by_their_first_line(start, known):
+    assert mprof_file.recognise(start, "a.dat") is known
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("CMDLINE python a.py\n", "has no reading of memory"),
+        ("MEM 1.0 2.0\nMEM x 3.0\nMEM 1.0 4.0\n", "line 2 is damaged"),
+        ("MEM 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
+        ("MEM 1.0 nan\nMEM 1.0 4.0\n", "line 1 is damaged"),
+        ("MEM inf 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
+        ("MEM 1e300 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
+        ("MEM 1.0 4.0\nFUNC f 1.0\nMEM 1.0 5.0\n", "line 2 is damaged"),
+        ("MEM 1.0 4.0\nCHLD 1 2\nMEM 1.0 5.0\n", "line 2 is damaged"),
+    ],
+)
+def test_what_is_damaged_says_which_line(written, text, words):
+    with pytest.raises(UsageError, match=words):
+        mprof_file.take([written(text)], Request())
+
+
+def test_a_torn_last_line_and_unknown_lines_are_counted(written):
+    path = written("CMDLINE x\nMEM 1.0 2.0\nBPRX 1 2\n\nMEM 3.0 4.0\nMEM 5.0 1700")
+    taken = mprof_file.take([path], Request())
+    assert len(taken.added["memory"]) == 3
+    path = written("CMDLINE x\nMEM 1.0 2.0\nBPRX 1 2\n\nMEM 3.0 4.0\nMEM 5.")
+    taken = mprof_file.take([path], Request())
+    assert len(taken.added["memory"]) == 2
+    assert taken.added["layers"][0]["truncated"] == "2 lines of no known kind"
+
+
+def test_lines_and_names_are_bounded(written, monkeypatch):
+    text = "MEM 1.0 2.0\n" + "".join(f"FUNC f{at} 1 2 3 4 0\nCHLD {at} 1 2\n" for at in range(6))
+    monkeypatch.setattr(mprof_file, "MOST_LINES", 13)
+    assert mprof_file.take([written(text)], Request())
+    monkeypatch.setattr(mprof_file, "MOST_NAMES", 2)
+    added = mprof_file.take([written(text)], Request()).added
+    assert [row["calls"] for row in added["mprof_functions"]] == [1, 1, 4]
+    assert added["mprof_functions"][-1]["function"] == "(more functions)"
+    assert [row["child"] for row in added["mprof_children"]][-1] == "(more processes)"
+    monkeypatch.setattr(mprof_file, "MOST_LINES", 12)
+    with pytest.raises(UsageError, match="more than 12 lines"):
+        mprof_file.take([written(text)], Request())

@@ -1,0 +1,352 @@
+"""Snapshots of a CUDA allocator against one that was played and counted, and damaged ones."""
+
+import copy
+import gzip
+import pickle
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profstack.errors import UsageError
+from profstack.readers.formats import Request
+from profstack.readers.memory import snapshot
+from tests.support.snapshots import STACKS, frames, play
+
+KINDS = {
+    "forward": snapshot.FORWARD,
+    "backward": snapshot.BACKWARD,
+    "optimizer": snapshot.OPTIMIZER,
+    "elsewhere": snapshot.ELSEWHERE,
+    "unknown": snapshot.NO_STACK,
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(value, protocol=4):
+        path = tmp_path / "s.pickle"
+        path.write_bytes(pickle.dumps(value, protocol))
+        return path
+
+    return write
+
+
+def taken(path, **request):
+    return snapshot.take([path], Request(**request))
+
+
+def named(held):
+    """Bytes by the name of the part; what is held from before the history has no stack."""
+    found = Counter()
+    for stack, size in held.items():
+        found[KINDS[stack]] += size
+    return +found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_over_time_is_what_was_played(written, seed):
+    (played,) = play(seed)
+    found = taken(written(played.snapshot))
+    rows = found.added["memory"]
+    assert [row["device_allocated_bytes"] for row in rows] == [
+        sum(held.values()) for held in played.held
+    ]
+    assert [row["device_reserved_bytes"] for row in rows] == played.reserved
+    trace = played.snapshot["device_traces"][0]
+    times = [(entry["time_us"] - trace[0]["time_us"]) / 1e6 for entry in trace]
+    assert [row["t_s"] for row in rows] == [0.0, *times]
+    assert found.added["slices"][0]["wall_s"] == times[-1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_owners_and_places_at_the_peak_are_those_that_were_played(written, seed):
+    # All that is alive was taken within the history: its stacks are known.
+    (played,) = play(seed, before=0)
+    added = taken(written(played.snapshot), slice=2).added
+    sums = [sum(held.values()) for held in played.held]
+    peak = sums.index(max(sums))
+    owners = {row["kind"]: row for row in added["memory_owners"]}
+    for column, moment in (("start_bytes", 0), ("peak_bytes", peak), ("end_bytes", -1)):
+        found = +Counter({kind: row[column] for kind, row in owners.items()})
+        assert found == named(played.held[moment])
+    for stack, kind in KINDS.items():
+        largest = max(held.get(stack, 0) for held in played.held)
+        assert owners[kind]["largest_bytes"] == largest
+    lines = {row["part"]: row for row in added["snapshot_lines"]}
+    allocated = Counter()
+    for entry in played.snapshot["device_traces"][0]:
+        if entry["action"] == "alloc":
+            stack = next(name for name in STACKS if STACKS[name][2] == entry["frames"])
+            allocated[stack] += entry["size"]
+    for stack, (file, line, _) in STACKS.items():
+        row = lines[KINDS[stack]]
+        assert (str(row["file"]).split("/")[-1], row["line"]) == (str(file), line)
+        assert row["allocated_bytes"] == allocated[stack]
+        assert row["peak_bytes"] == played.held[peak].get(stack, 0)
+        assert row["end_bytes"] == played.held[-1].get(stack, 0)
+    assert {row["slice"] for row in added["snapshot_lines"]} == {2}
+    stacks = added["snapshot_stacks"]
+    assert [row["peak_bytes"] for row in stacks] == sorted(
+        (row["peak_bytes"] for row in stacks), reverse=True
+    )
+    assert "functional.py:550 linear < model.py:41 attend" in {
+        " < ".join(row["stack"].split(" < ")[:2]) for row in stacks
+    }
+
+
+def test_what_was_taken_before_the_history_has_no_stack_unless_it_is_still_there(written):
+    (played,) = play(3, before=60, actions=60)
+    lines = taken(written(played.snapshot)).added["snapshot_lines"]
+    held = {row["part"]: row["end_bytes"] for row in lines if row["end_bytes"]}
+    # The segments have the stacks of what is alive.
+    assert held == named(played.held[-1])
+    freed = {entry["addr"] for entry in played.snapshot["device_traces"][0]}
+    assert freed
+    assert sum(row["peak_bytes"] for row in lines) == max(
+        sum(held.values()) for held in played.held
+    )
+
+
+def test_segments_are_divided_into_what_is_in_them(written):
+    (played,) = play(25, actions=70)
+    # One more segment that nothing is in.
+    spare = {**copy.deepcopy(played.snapshot["segments"][0]), "active_size": 0}
+    spare["blocks"] = [
+        {**spare["blocks"][0], "size": spare["total_size"], "state": "inactive", "frames": []}
+    ]
+    played.snapshot["segments"].append(spare)
+    (row,) = taken(written(played.snapshot)).added["snapshot_segments"]
+    segments = played.snapshot["segments"]
+    blocks = [block for segment in segments for block in segment["blocks"]]
+    sizes = Counter()
+    for block in blocks:
+        sizes[block["state"]] += block["size"]
+    alive = [block for block in blocks if block["state"] == "active_allocated"]
+    assert row["segments"] == len(segments)
+    assert row["allocated_bytes"] == sizes["active_allocated"] > 0
+    assert row["pending_bytes"] == sizes["active_pending_free"] > 0
+    assert row["rounding_bytes"] == sum(each["size"] - each["requested_size"] for each in alive)
+    assert row["gap_bytes"] + row["unused_bytes"] == sizes["inactive"]
+    empty = [each for each in segments if not each["active_size"]]
+    assert row["unused_bytes"] == sum(each["total_size"] for each in empty) > 0
+    parts = ("allocated_bytes", "pending_bytes", "gap_bytes", "unused_bytes")
+    assert sum(row[part] for part in parts) == row["reserved_bytes"]
+    free = [block["size"] for block in blocks if block["state"] == "inactive"]
+    assert row["largest_gap_bytes"] == max(free)
+
+
+def test_devices_have_rows_of_their_own_and_the_fullest_one_the_memory_over_time(written):
+    one, two = play(7, devices=2, before=0)
+    added = taken(written(one.snapshot)).added
+    peaks = [max(sum(held.values()) for held in each.held) for each in (one, two)]
+    assert peaks[0] != peaks[1]
+    for device, peak in enumerate(peaks):
+        own = [row for row in added["snapshot_lines"] if row["device"] == f"cuda:{device}"]
+        assert sum(row["peak_bytes"] for row in own) == peak
+    assert max(row["device_allocated_bytes"] for row in added["memory"]) == max(peaks)
+    fullest = peaks.index(max(peaks))
+    (note,) = added["notes"]
+    assert (note["slug"], f"cuda:{fullest}" in note["text"]) == ("snapshot-devices", True)
+
+
+def test_without_a_history_what_is_alive_is_told_and_the_peak_is_not(written):
+    (played,) = play(8)
+    value = {"segments": played.snapshot["segments"], "device_traces": [[]]}
+    added = taken(written(value)).added
+    alive = sum(played.held[-1].values())
+    assert [row["device_allocated_bytes"] for row in added["memory"]] == [alive]
+    assert added["notes"][0]["slug"] == "snapshot-history"
+    assert "the peak is not known" in added["notes"][0]["text"]
+    # Before torch 2.0: a list of segments, with the history of each block.
+    old = copy.deepcopy(value["segments"])
+    for segment in old:
+        for block in segment["blocks"]:
+            size, stack = block.pop("requested_size"), block.pop("frames")
+            if block["state"] == "active_allocated":
+                block["history"] = [{"addr": 1, "real_size": size, "frames": stack}]
+            block.pop("address")
+    path = written(old)
+    assert snapshot.recognise(path.read_bytes()[:5000], "x")
+    assert taken(path).added["snapshot_lines"] == added["snapshot_lines"]
+
+
+def test_a_failed_allocation_is_told_with_its_place(written):
+    (played,) = play(9)
+    failed = {
+        "action": "oom", "device_free": 3 << 20, "size": 5 << 30, "stream": 0,
+        "time_us": 10**15, "frames": STACKS["forward"][2],
+    }  # fmt: skip
+    trace = played.snapshot["device_traces"][0]
+    trace += [failed, {**failed, "size": 6 << 30, "device_free": 7 << 20}]
+    (note,) = taken(written(played.snapshot)).added["notes"]
+    assert note["slug"] == "out-of-memory"
+    expected = "2 times, the last time when 6.00 GiB were asked for at model.py:41 while the device"
+    assert expected in note["text"]
+    assert note["text"].endswith("had 7.00 MiB free")
+
+
+def test_a_history_that_ended_early_is_told(written):
+    (played,) = play(10, before=0)
+    for segment in played.snapshot["segments"]:
+        segment["blocks"] = [
+            {**block, "state": "inactive"} if block["state"] == "active_allocated" else block
+            for block in segment["blocks"]
+        ]
+    (note,) = taken(written(played.snapshot)).added["notes"]
+    assert note["slug"] == "snapshot-history"
+    assert "are in none of its segments" in note["text"]
+    # What the segments were cannot be told back either.
+    played.snapshot["segments"] = []
+    rows = taken(written(played.snapshot)).added["memory"]
+    assert {row["device_reserved_bytes"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind", "place"),
+    [
+        (frames(("??", 0, "torch::autograd::Engine::thread_main()")), snapshot.BACKWARD, None),
+        (frames(("/p/c10/alloc.cpp", 3, "malloc"), ("/home/u/a.py", 4, "f")),
+         snapshot.ELSEWHERE, ("/home/u/a.py", 4, "f")),
+        (frames(("/x/site-packages/torch/optim/lr_scheduler.py", 9, "step")),
+         snapshot.ELSEWHERE, ("/x/site-packages/torch/optim/lr_scheduler.py", 9, "step")),
+        (frames(("<string>", 2, "f")), snapshot.ELSEWHERE, ("<string>", 2, "f")),
+    ],
+)  # fmt: skip
+def test_parts_and_places_by_other_stacks(stack, kind, place):
+    found = tuple(snapshot.Frame(*each.values()) for each in stack)
+    assert (snapshot.kind_of(found), snapshot.place_of(found)) == (kind, place)
+
+
+def test_long_histories_keep_the_highest_and_the_lowest(written, monkeypatch):
+    (played,) = play(11, actions=400)
+    whole = taken(written(played.snapshot)).added["memory"]
+    monkeypatch.setattr("profstack.readers.formats.extremes.__defaults__", (50,))
+    rows = taken(written(played.snapshot)).added["memory"]
+    assert len(rows) <= 50 < len(whole)
+    levels = [[row["device_allocated_bytes"] for row in each] for each in (rows, whole)]
+    assert (max(levels[0]), min(levels[0])) == (max(levels[1]), min(levels[1]))
+    assert (rows[0], rows[-1]) == (whole[0], whole[-1])
+
+
+def test_a_snapshot_is_recognised_and_any_other_pickle_is_not(written):
+    (played,) = play(1)
+    for protocol in (2, 3, 4, 5):
+        assert snapshot.recognise(pickle.dumps(played.snapshot, protocol)[:300], "x")
+    for other in (pickle.dumps([1, 2]), pickle.dumps(played.snapshot, 0), b"segments", b""):
+        assert not snapshot.recognise(other, "a.pickle")
+
+
+def changed(path, value):
+    """A change of one part of a snapshot, named by the way to it."""
+
+    def change(whole):
+        *way, last = path
+        for key in way:
+            whole = whole[key]
+        if value is KeyError:
+            del whole[last]
+        else:
+            whole[last] = value
+
+    return change
+
+
+SEGMENT, BLOCK = ("segments", 0), ("segments", 0, "blocks", 0)
+ENTRY = ("device_traces", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (changed(("segments",), 1), "no list of segments"),
+        (changed(SEGMENT, 1), "a segment that is no dictionary"),
+        (changed((*SEGMENT, "total_size"), KeyError), "'total_size' that is no number"),
+        (changed((*SEGMENT, "total_size"), -1), "a 'total_size' of -1"),
+        (changed((*SEGMENT, "total_size"), 1 << 51), "a 'total_size' of"),
+        (changed((*SEGMENT, "total_size"), 1 << 5000), "'total_size' that is no number"),
+        (changed((*SEGMENT, "device"), "0"), "'device' that is no number"),
+        (changed((*SEGMENT, "blocks"), {}), "blocks that is no list"),
+        (changed((*BLOCK, "size"), 1.5), "'size' that is no number"),
+        (changed((*BLOCK, "state"), 7), "'state' that is no text"),
+        (changed((*BLOCK, "frames"), "abc"), "frames that is no list"),
+        (changed((*BLOCK, "frames"), [7]), "a frame that is no dictionary"),
+        (changed((*BLOCK, "frames"), [{"filename": "a", "line": 1}]), "'name' that is no text"),
+        (changed(("device_traces",), None), "device_traces that is no list"),
+        (changed(ENTRY, None), "an entry of the history that is no dictionary"),
+        (changed((*ENTRY, "time_us"), -5), "a time_us that is none"),
+        (changed((*ENTRY, "size"), 1 << 60), "a 'size' of"),
+        (changed((*ENTRY, "addr"), 1 << 64), "'addr' that is no number"),
+    ],
+)
+def test_what_is_damaged_says_what(written, change, words):
+    (played,) = play(2)
+    whole = copy.deepcopy(played.snapshot)
+    change(whole)
+    with pytest.raises(UsageError, match=words) as error:
+        taken(written(whole))
+    assert str(error.value).count("\n") == 0
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 1 << 70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@given(_VALUES, st.randoms(use_true_random=False))
+def test_a_snapshot_with_any_value_anywhere_is_read_or_ends_in_one_line(
+    tmp_path_factory, value, chance
+):
+    whole = copy.deepcopy(play(4, actions=12)[0].snapshot)
+    part = whole
+    while True:
+        keys = list(part) if isinstance(part, dict) else list(range(len(part)))
+        key = chance.choice(keys)
+        inner = part[key]
+        if not (isinstance(inner, (dict, list)) and inner) or chance.random() < 0.3:
+            part[key] = value
+            break
+        part = inner
+    path = tmp_path_factory.mktemp("any") / "s.pickle"
+    path.write_bytes(pickle.dumps(whole))
+    try:
+        rows = taken(path).added
+    except UsageError as error:
+        said = str(error)
+    else:
+        said = str(path) if rows["snapshot_lines"] is not None else ""
+    assert said.startswith(str(path))
+
+
+def test_values_that_a_pickle_shares_are_visited_only_so_often(written, monkeypatch):
+    (played,) = play(2)
+    value = {"segments": [played.snapshot["segments"][0]] * 1000}
+    path = written(value)
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(snapshot, "MOST_VALUES", 5_000)
+    with pytest.raises(UsageError, match="more than 5,000 values"):
+        taken(path)
+
+
+def test_bombs_end_in_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "s.pickle"
+    head = b"\x80\x04}(\x8c\x08segments"
+    for data, words in (
+        (head + b"]" * 50_000_000, "too much memory"),
+        (gzip.compress(bytes(80 << 20)), "has more than 64.0 MiB"),
+        (gzip.compress(head)[:-9], "ends early"),
+        (b"\x1f\x8b\x08" + bytes(20), "is damaged"),
+        (head + b"\x8d" + b"\xff" * 8, "ends early"),
+        (pickle.dumps({"segments": print}), "more than plain values: opcode STACK_GLOBAL"),
+    ):
+        monkeypatch.setattr(snapshot, "MOST_BYTES", 64 << 20)
+        monkeypatch.setattr(snapshot, "MOST_MEMORY", 1 << 26)
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match=words) as error:
+            taken(path)
+        assert str(error.value).count("\n") == 0
+    assert "torch" not in {name.split(".")[0] for name in vars(sys.modules[snapshot.__name__])}
