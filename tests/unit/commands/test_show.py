@@ -50,7 +50,7 @@ def test_it_prints_the_summary_the_whole_report_findings_and_the_verdict(show, r
     report = build()
     add_verdict(report)
     report["findings"] = [finding("slug", f"number {count}") for count in range(3)]
-    files.write(report, recording / "report.json")
+    files.write(completed(report, files.schema()), recording / "report.json")
     titles = [one["title"] for one in show("--findings", "json")]
     assert titles == ["number 0", "number 1", "number 2"]
     assert show("--findings --limit 2").endswith("\n1 more of 3 findings\n")
