@@ -424,34 +424,37 @@ class Database:
         most = _MOST_FACT if table.name == "facts" else _MOST_VALUE
         _limit(self.connection, LENGTH=most)
         cursor = self.connection.execute(f'SELECT {selected} FROM "{table.name}"')
+        columns = [each for each in table.columns if each.name in known]
+        places = [names.index(each.name) for each in columns]
         rows: list[tuple[Any, ...]] = []
         while chunk := cursor.fetchmany(_ROWS_AT_ONCE):
             rows += chunk
             self._rows += len(chunk)
             self._cells += len(chunk) * len(names)
-            self._characters += sum(len(one) for row in chunk for one in row if type(one) is str)
+            given = list(zip(*chunk, strict=True))
+            for column, at in zip(columns, places, strict=True):
+                if (why := _mismatch(column, given[at])) is not None:
+                    raise ValueError(f"{table.name}.{column.name} {why}")
+                if column.type == "TEXT":
+                    self._characters += sum(map(len, filter(None, given[at])))
             # Pages that several others point to would be read without end.
             if self._rows * _LEAST_ROW > self._size or self._characters > self._size:
                 raise ValueError("its pages are damaged")
             if self._cells > _MOST_CELLS:
                 raise ValueError(f"more than {_MOST_CELLS:,} values")
-        # No rows have no columns to go through.
-        for column, values in zip(table.columns, zip(*rows, strict=True), strict=False):
-            place = f"{table.name}.{column.name}"
-            if column.name in known and (why := _mismatch(column, values)) is not None:
-                raise ValueError(f"{place} {why}")
         return names, rows
 
 
 def _mismatch(column: Column, values: tuple[Any, ...]) -> str | None:
     """Return why these are no values of a column; None where they are."""
     found = set(map(type, values))
+    has_null = types.NoneType in found
     found.discard(types.NoneType)
     if not found <= _SQL_TYPES[column.type]:
         return f"has values that are no {column.type}"
     if found and str not in found:
         most = _LARGEST_FLOAT if float in found else _LARGEST.get(column.unit, _LARGEST_COUNT)
-        numbers = [value for value in values if value is not None]
+        numbers = [value for value in values if value is not None] if has_null else values
         if not -most <= min(numbers) <= max(numbers) <= most:
             return "has numbers out of all proportion"
     return None
