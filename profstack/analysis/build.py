@@ -499,7 +499,9 @@ def _run_warnings(
         warnings.append({"slug": "undefined-profile", "text": remedy})
     if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
-    if not recorded.is_import:
+    if recorded.is_import:
+        warnings += _of_profiler(recorded)
+    else:
         warnings += [*loop_warnings(recorded, loop_rows(recorded)), *clean.warnings]
     for layer, selection in selections.items():
         if selection is not None and selection.mixed:
@@ -509,6 +511,17 @@ def _run_warnings(
             )
             warnings.append({"slug": "evaluation-in-slice", "text": text})
     return warnings
+
+
+def _of_profiler(recorded: Recorded) -> list[schema.ReportWarning]:
+    """Warn that the steps of an import had a profiler on them; nothing without steps."""
+    if not len(recorded.steps):
+        return []
+    text = (
+        "all times are of steps under the profiler that wrote the trace: it makes Python and small "
+        "operators slower than others, and no step is a clean one; 'profstack run' measures both"
+    )
+    return [{"slug": "profiled-steps", "text": text}]
 
 
 def _unlike(why: str | None) -> list[schema.ReportWarning]:

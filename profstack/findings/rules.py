@@ -495,6 +495,8 @@ WARNINGS: dict[str, str] = {
     "missing",
     "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
     # -- how far the clean time is to be trusted --
+    "profiled-steps": "the steps are those of an imported trace: their times are its profiler's, "
+    "and there is no clean one",
     "warmup-unsettled": "the end of the warm-up was not found: the steps still became faster or "
     "slower when the run ended",
     "work-changed": "steps after those that the layers watched take another time: the figures are "

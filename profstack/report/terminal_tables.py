@@ -177,7 +177,8 @@ def _threads(report: Report) -> str | None:
     """Return what the steps' thread did and what no layer saw, or why neither is known."""
     # A report of an older version may lack it.
     facts = cast("Processes | None", report.get("processes"))
-    if facts is None or is_import_alone(report) or has_no_step(report):
+    is_profiled = report["benchmark"]["mode"] == "profiled"
+    if facts is None or is_profiled or is_import_alone(report) or has_no_step(report):
         return None
     if facts["reason"]:
         return f"threads: not known: {facts['reason']}"

@@ -94,7 +94,7 @@ class Readings:
 
 
 def recognise(start: bytes, name: str) -> bool:
-    """Tell a file whose first line is one that mprof writes."""
+    """Recognise a file whose first line is one that mprof writes."""
     first, *words = start.split(b"\n", 1)[0].split(b" ")
     if first == b"CMDLINE":
         return True

@@ -172,44 +172,46 @@ def gap_rows(capture: Capture) -> tuple[list[Record], list[Record]]:
         copying = device.copying.common(steps.times) if len(steps) else device.copying
         idle = length - copying.inside(gaps.begin, gaps.end)
 
-        def around(after: int, before: int, some: Ints = some) -> Record:
-            labels = (
-                None if each < 0 else _label(capture, int(some[each]), innermost)
-                for each in (after, before)
-            )
-            return dict(zip(("after", "before"), labels, strict=True))
-
         rows += [
             {
                 "device": device.name,
                 **row,
                 "fully_idle_s": int(idle[(gaps.cause == row["cause"]) & (length > 0)].sum()) * S,
-                **around(after, before),
+                **_around(capture, some, innermost, after, before),
             }
             for row, after, before in by_cause(gaps, length)
         ]
-        fully = gaps.end - gaps.begin - device.copying.inside(gaps.begin, gaps.end)
-        step = steps.at(gaps.begin)
-        longest += [
-            {
-                "device": device.name,
-                "started_s": (int(gaps.begin[place]) - capture.begin_ns) * S,
-                "step": steps.numbers[step[place]] if step[place] >= 0 else None,
-                "gap_s": int(gaps.end[place] - gaps.begin[place]) * S,
-                "fully_idle_s": int(fully[place]) * S,
-                "cause": str(gaps.cause[place]),
-                **around(int(gaps.after[place]), int(gaps.before[place])),
-            }
-            for place in _longest(gaps)
-        ]
+        longest += _longest_rows(capture, device, gaps, innermost)
     rows.sort(key=lambda row: float(row["total_s"] or 0), reverse=True)
     longest.sort(key=lambda row: float(row["gap_s"] or 0), reverse=True)
     return rows, longest[:MOST_GAPS]
 
 
-def _longest(gaps: Gaps) -> list[int]:
-    order = np.argsort(gaps.begin - gaps.end, kind="stable")[:MOST_GAPS]
-    return [int(place) for place in order.tolist()]
+def _longest_rows(
+    capture: Capture, device: _Device, gaps: Gaps, innermost: Ints
+) -> Iterator[Record]:
+    """Yield rows of the longest gaps of a device, of each its whole time."""
+    fully = gaps.end - gaps.begin - device.copying.inside(gaps.begin, gaps.end)
+    step = capture.steps.at(gaps.begin)
+    for place in np.argsort(gaps.begin - gaps.end, kind="stable")[:MOST_GAPS].tolist():
+        after, before = int(gaps.after[place]), int(gaps.before[place])
+        yield {
+            "device": device.name,
+            "started_s": (int(gaps.begin[place]) - capture.begin_ns) * S,
+            "step": capture.steps.numbers[step[place]] if step[place] >= 0 else None,
+            "gap_s": int(gaps.end[place] - gaps.begin[place]) * S,
+            "fully_idle_s": int(fully[place]) * S,
+            "cause": str(gaps.cause[place]),
+            **_around(capture, device.work, innermost, after, before),
+        }
+
+
+def _around(capture: Capture, work: Ints, innermost: Ints, after: int, before: int) -> Record:
+    """Return what ran after and before a gap, with ranges; `work` are positions in the export."""
+    labels = {}
+    for name, place in (("after", after), ("before", before)):
+        labels[name] = None if place < 0 else _label(capture, int(work[place]), innermost)
+    return labels
 
 
 def _host(capture: Capture) -> Host:

@@ -181,7 +181,8 @@ def rows_of(
         capture = Capture.of(export, own, names, begin_ns)
         nodes, is_own = len(rows["nsys_ranges"]), own.thread is not None
         found, rest = _tables(capture, most or MOST_ROWS, nodes, own_steps=is_own)
-        facts = _with_facts(facts, capture, rest)
+        one = _facts_of(capture, rest)
+        facts = one if facts is None else _together(facts, one)
         for name, some in found.items():
             rows[name] += [{**row, "process": export.process} for row in some]
         earliest, latest = min(earliest, export.begin_ns), max(latest, export.end_ns)
@@ -233,44 +234,9 @@ def _tables(
     return rows, {name: rest for name, (_, rest) in cut.items() if rest is not None}
 
 
-def _with_facts(
-    before: CaptureFacts | None, capture: Capture, rest: Mapping[str, Rest]
-) -> CaptureFacts:
-    """Return the facts of a process, or those of the ones before with it."""
+def _facts_of(capture: Capture, rest: Mapping[str, Rest]) -> CaptureFacts:
+    """Return the facts of one process."""
     export, steps, work = capture.export, capture.steps, capture.work
-    graphs = int((export.work["kind"].iloc[work.row] == GRAPH).sum())
-    unlaunched = int((work.call < 0).sum())
-    notes = [[slug, text] for slug, text in export.notes]
-    if before is not None:
-        both = {
-            name: Rest(
-                rows=one["rows"] + two["rows"],
-                things=one["things"] + two["things"],
-                seconds=one["seconds"] + two["seconds"],
-            )
-            for name in {**before["rest"], **rest}
-            for one, two in [(before["rest"].get(name, _NOTHING), rest.get(name, _NOTHING))]
-        }
-        return {
-            **before,
-            "processes": [*before["processes"], export.process],
-            "missing": {
-                name: why for name, why in before["missing"].items() if name in export.missing
-            },
-            # Those on the whole session are in every process.
-            "notes": [
-                *before["notes"],
-                *(
-                    [slug, f"process {export.process}: {text}"]
-                    for slug, text in notes
-                    if [slug, text] not in before["notes"]
-                ),
-            ],
-            "unlaunched": before["unlaunched"] + unlaunched,
-            "graphs_whole": before["graphs_whole"] + graphs,
-            "open_ranges": before["open_ranges"] + export.open_ranges,
-            "rest": both,
-        }
     numbers = [number for number in steps.numbers if number is not None]
     wall = int((steps.times.end - steps.times.start).sum())
     return {
@@ -287,11 +253,38 @@ def _with_facts(
         "process": export.process,
         "processes": [export.process],
         "missing": dict(export.missing),
-        "notes": notes,
-        "unlaunched": unlaunched,
-        "graphs_whole": graphs,
+        "notes": [[slug, text] for slug, text in export.notes],
+        "unlaunched": int((work.call < 0).sum()),
+        "graphs_whole": int((export.work["kind"].iloc[work.row] == GRAPH).sum()),
         "open_ranges": export.open_ranges,
         "rest": dict(rest),
+    }
+
+
+def _together(first: CaptureFacts, more: CaptureFacts) -> CaptureFacts:
+    """Return the facts of the first processes with those of one more."""
+    rest = dict(first["rest"])
+    for name, each in more["rest"].items():
+        known = rest.get(name, _NOTHING)
+        rest[name] = Rest(
+            rows=known["rows"] + each["rows"],
+            things=known["things"] + each["things"],
+            seconds=known["seconds"] + each["seconds"],
+        )
+    # Notes on the whole session are in every process.
+    notes = [note for note in more["notes"] if note not in first["notes"]]
+    return {
+        **first,
+        "processes": [*first["processes"], more["process"]],
+        "missing": {name: why for name, why in first["missing"].items() if name in more["missing"]},
+        "notes": [
+            *first["notes"],
+            *([slug, f"process {more['process']}: {text}"] for slug, text in notes),
+        ],
+        "unlaunched": first["unlaunched"] + more["unlaunched"],
+        "graphs_whole": first["graphs_whole"] + more["graphs_whole"],
+        "open_ranges": first["open_ranges"] + more["open_ranges"],
+        "rest": rest,
     }
 
 

@@ -277,7 +277,11 @@ function drawNsysModules(page) {
               )
             : isText(fact.not_compared)
               ? ["They are not compared: " + fact.not_compared]
-              : el("b", {}, "No difference is beyond chance in " + plural(records.length, "module")),
+              : el(
+                  "b",
+                  {},
+                  "No difference is beyond chance in " + plural(records.length, "module"),
+                ),
           isText(fact.not_compared)
             ? "."
             : ": calls by more than 1\u00a0%, host times by more than 30\u00a0% and 20\u00a0µs, " +
@@ -527,16 +531,7 @@ function drawNsysDevice(page) {
     ],
     hidden: ["range_kind"],
     unless: ["device", "in_graph"],
-    key: [
-      "name",
-      "device",
-      "stream",
-      "range_kind",
-      "range_name",
-      "launched_by",
-      "grid",
-      "block",
-    ],
+    key: ["name", "device", "stream", "range_kind", "range_name", "launched_by", "grid", "block"],
   });
   nsysTable(page, "nsys_copies", "nsys-copy-table", {
     name: "copies of nsys",

@@ -230,8 +230,9 @@ class Benchmark(TargetTimes):
     """The clean measurement: statistics of step times."""
 
     mode: Annotated[
-        Literal["pipelined", "synchronised"] | None,
-        "synchronised: each step or sample ends with a wait for the device; null without figures",
+        Literal["pipelined", "synchronised", "profiled"] | None,
+        "synchronised: each step or sample ends with a wait for the device; profiled: the steps of "
+        "an imported trace, under the profiler that wrote it; null without figures",
     ]
     clock: Annotated[Literal["host", "device"] | None, "clock of the samples; null without figures"]
     n: Annotated[int, "number of samples: clean steps of a run, or samples of a benchmark"]

@@ -16,18 +16,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from unittest.mock import MagicMock
 
-import jsonschema
 import pytest
 
 from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
 from profstack.readers.nsys import importing as nsys
 from profstack.readers.nsys import tool
-from profstack.report import files
 from profstack.storage.folder import DATABASE, Writer, write_run
 from profstack.units import format_bytes
 from tests.support.commands import refused
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
+from tests.support.reports import validate
 from tests.support.snapshots import play
 
 OTHER = PID + 1
@@ -326,7 +325,7 @@ def test_files_of_every_kind_are_told_by_content_and_answered(tmp_path, capsys):
         assert (row["name"], row["status"]) == (layer, "recorded")
         assert row["tool"].endswith(f", read from {name}")
         assert (found["status"], found["warnings"]) == ("complete", [])
-        jsonschema.validate(found, files.schema())
+        validate(found)
     # All of them, by their folder, and one more into a recording that has the others.
     every = tmp_path / "every"
     assert main(["import", str(folder), "-o", str(every)]) == 0
@@ -382,7 +381,7 @@ def test_a_profile_of_the_whole_program_is_apart_from_the_steps(tmp_path):
     assert beside["benchmark"]["n"] == 8
     # No finding and no verdict takes such times for those of a step.
     assert "train.py" not in json.dumps([beside["verdict"], beside["findings"]])
-    jsonschema.validate(beside, files.schema())
+    validate(beside)
 
 
 def test_damaged_files_leave_no_recording_and_one_line(tmp_path, capsys):
