@@ -237,6 +237,23 @@ def run_delays_s() -> dict[int, float]:
     return {thread: delay for thread, delay in known.items() if delay is not None}
 
 
+def others_cpu_s() -> float:
+    """Return the CPU time that other programs have used on this machine, seconds of all cores.
+
+    What other virtual machines took from it counts, this process and its children do not.
+    """
+    import psutil
+
+    times = psutil.cpu_times()
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    busy = sum(float(getattr(times, name, 0.0)) for name in names)
+    own = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        with Guard(psutil.Error):
+            own += sum(child.cpu_times()[:2])
+    return busy - own
+
+
 def _read_quickly(path: str) -> bytes | None:
     """Read a small system file, three times as fast as `_read`; None where there is none."""
     # The thread may end between the two calls.

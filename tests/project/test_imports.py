@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "session",
     "__main__": "commands",
     # The fixtures of pytest.
-    "pytest_plugin": f"{LEAVES} storage compare lock report launch bench",
+    "pytest_plugin": "pytest_steps",
+    "pytest_steps": f"{LEAVES} storage compare lock report launch bench",
 }
 # They run where torch may be missing, or before the script's process imports it.
 _PLACES = "storage analysis findings compare lock report recording commands readers.nsys"

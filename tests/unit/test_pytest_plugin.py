@@ -1,6 +1,8 @@
 """The pytest plugin: limits on both sides, kept times, the table, and locks."""
 
 import json
+import os
+import time
 from itertools import repeat
 
 import jinja2
@@ -9,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from profstack import environment, pytest_plugin
+from profstack import environment, pytest_steps
 from profstack.bench import measure
 from profstack.compare import kept_times
 from profstack.errors import RecordingError
@@ -44,6 +46,7 @@ def run(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(measure, "measure", _Measured)
     monkeypatch.setattr(environment, "run_delays_s", dict)
+    monkeypatch.setattr(environment, "others_cpu_s", float)
 
     def run(text, *options):
         pytester.makepyfile(test_it=text)
@@ -69,6 +72,38 @@ def test_a_limit_in_seconds_is_held_with_the_interval(run, step_s, result):
     if result != "passed":
         strict.stdout.fnmatch_lines(["*the step takes *, the limit is 10.0 ms"])
     run(text).assert_outcomes(**({"failed": 1} if result == "failed" else {"passed": 1}))
+
+
+@pytest.mark.parametrize(("share", "step_s", "result"), [
+    (0.22, 0.02, "failed"), (0.28, 0.02, "cannot tell"), (0.28, 0.06, "failed")])  # fmt: skip
+@pytest.mark.parametrize("which", ["others", "waited"])
+def test_on_a_busy_machine_only_four_times_the_limit_breaks_it(
+    run, monkeypatch, which, share, step_s, result
+):
+    def measured(call, policy):
+        time.sleep(0.25)
+        return _Measured(call, policy)
+
+    # Both clocks have a share of the time that passed since they were first asked.
+    monkeypatch.setattr(measure, "measure", measured)
+    cores, began = os.cpu_count(), time.perf_counter()
+
+    def others_cpu_s():
+        return cores * share * (time.perf_counter() - began) if which == "others" else 0.0
+
+    def run_delays_s():
+        return {1: 0.4 * share * (time.perf_counter() - began) if which == "waited" else 0.0}
+
+    monkeypatch.setattr(environment, "others_cpu_s", others_cpu_s)
+    monkeypatch.setattr(environment, "run_delays_s", run_delays_s)
+    strict = run(_step("max_s=0.01", step_s), "--profstack-strict")
+    if result == "cannot tell":
+        run(_step("max_s=0.01", step_s)).assert_outcomes(passed=1)
+        words = "other programs used 2? % of" if which == "others" else "waited for a core for 11 %"
+        strict.stdout.fnmatch_lines([f"cannot tell: the step takes *{words}*"])
+        strict.stdout.fnmatch_lines(["1 of 1 were disturbed: *"])
+    else:
+        strict.stdout.fnmatch_lines(["the step takes *"])
 
 
 def test_times_are_kept_and_compared_by_what_processes_differ_by(run, pytester, monkeypatch):
@@ -197,6 +232,6 @@ def test_the_plugin_is_an_entry_point():
 
 
 def test_a_failure_holds_no_escape_sequences():
-    with pytest.raises(pytest.fail.Exception, match=r"^a\?\[2J: b$"), pytest_plugin._failing():
+    with pytest.raises(pytest.fail.Exception, match=r"^a\?\[2J: b$"), pytest_steps._failing():
         raise RecordingError("b", where="a\x1b[2J")
-    assert pytest_plugin._printable("a\x1b\nb\r::c") == "a?\nb ::c"
+    assert pytest_steps._printable("a\x1b\nb\r::c") == "a?\nb ::c"
