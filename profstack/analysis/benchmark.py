@@ -37,6 +37,11 @@ _BEYOND_ALL = 1.05
 Environment = Mapping[str, object]
 
 
+def step_name(mark: Benchmark) -> str:
+    """Return what the benchmark's samples are: no step of an imported trace is a clean one."""
+    return "step under the profiler" if mark["mode"] == "profiled" else "clean step"
+
+
 def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Benchmark:
     """Return the part `benchmark` of the report; without a figure, warnings say why."""
     # The optional fields, times of a target, are left out for a run.
@@ -54,7 +59,10 @@ def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: E
     steps = clean.steps
     first, slices = recorded.steps.iloc[:1], recorded.slices
     observers = slices[slices["slice"].isin(first["slice"])]["layer"].dropna()
-    result["mode"] = "synchronised" if recorded.facts.get("synchronised") else "pipelined"
+    if recorded.is_import:
+        result["mode"] = "profiled"
+    else:
+        result["mode"] = "synchronised" if recorded.facts.get("synchronised") else "pipelined"
     result["clock"] = clean.clock
     result["n"] = len(steps)
     result["garbage"] = GC_ON
@@ -87,10 +95,11 @@ def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: E
         "device_median_s": nullable(steps["device_s"].median()),
         "warmup_steps": clean.warmup_steps,
         "by_shape": by_shape(shapes),
-        f"{result['mode']}_median_s": summary.median,
-        f"{result['mode']}_ci95_low_s": summary.ci95_low,
-        f"{result['mode']}_ci95_high_s": summary.ci95_high,
     }
+    if result["mode"] != "profiled":
+        named = {"median_s": summary.median, "ci95_low_s": summary.ci95_low}
+        named["ci95_high_s"] = summary.ci95_high
+        figures |= {f"{result['mode']}_{name}": value for name, value in named.items()}
     result.update(cast("Benchmark", figures))
     _add_cores(result, environment)
     result["warnings"] += of_run(result, environment, watched=_is_watched(recorded))

@@ -224,14 +224,14 @@ def build_report(recorded: Recorded) -> schema.Report:
         "attribution": modules.attribution(recorded, torch, median_s, held_at_peak),
         "launching": operators.launch_means(recorded, torch),
         "layer_tables": layer_tables(recorded, selections),
-        "nsys": nsys.nsys_fact(recorded),
+        "nsys": nsys.nsys_facts(recorded, torch),
         "imports": recorded.imports,
         "setup": setup(recorded),
         "sources": memory.source_texts(recorded),
         "warnings": [
             *_run_warnings(recorded, clean, selections),
             *flops.disagreements(counters, recorded.module_paths),
-            *nsys.nsys_warnings(recorded, tables["nsys_modules"]),
+            *nsys.nsys_warnings(recorded, tables["nsys_modules"], torch),
             *(
                 note
                 for note in _notes(recorded)

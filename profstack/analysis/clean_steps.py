@@ -150,9 +150,14 @@ def times_of(steps: pd.DataFrame, clock: Clock) -> pd.Series[float]:
 
 
 def clean_steps(recorded: Recorded) -> Clean:
-    """Choose the clean steps: unobserved, warm, settled, without evaluation in them."""
+    """Choose the clean steps: unobserved, warm, settled, without evaluation in them.
+
+    An import has none such: its steps are those of the trace, under the profiler that wrote it.
+    """
     steps = recorded.steps
     timed = timed_steps(steps)
+    if recorded.is_import:
+        return Clean(timed, None, [])
     unobserved = timed[timed["kind"].isin(UNOBSERVED)]
     clean = timed[timed["kind"] == "clean"]
     warm = warm_steps(recorded, unobserved, clean)

@@ -26,6 +26,7 @@ DISCOVERY = "discovery"
 Selections = Mapping[str, Selection | None]
 # The modes that the tables of these layers are made from, the first that has a slice.
 _MODES = {"torch": TIMED, "cprofile": PROFILED}
+_OF_IMPORT = "an imported trace has no step without its profiler: times are as that saw them"
 _NO_SLICE = "it watches what no slice has, and no clean steps of the same kind stand beside that"
 
 
@@ -36,10 +37,11 @@ def probe_effect(recorded: Recorded, clean: Clean, layer: str, selection: Select
     """Compare step time in the layer's slices with the clean slices next to them.
 
     If two layers shared a slice the cost of each is unknown: the factor is null, and `note` says
-    why. The first steps of a run are slow without any layer: they give no factor.
+    why. The first steps of a run are slow without any layer: they give no factor. Nor does an
+    import, whose step time is that of these very steps.
     """
     own, beside, clock = compared(recorded, clean, selection.slices)
-    note = _no_factor(selection, own, beside)
+    note = _OF_IMPORT if recorded.is_import else _no_factor(selection, own, beside)
     ratio = Ratio(None, None, None)
     if note is None:
         ratio = ratio_interval(list(times_by_slice(own, clock).values()), beside)
@@ -83,6 +85,8 @@ def probe_effects(recorded: Recorded, clean: Clean, selections: Selections) -> l
         if selection is not None:
             effect = probe_effect(recorded, clean, name, selection)
             selection.factor = effect["factor"]
+            if recorded.is_import:
+                selection.factor, selection.fewest = 1.0, 1
             effects.append(effect)
         elif wrapper is not None and wrapper.background:
             nothing = probe_effect(recorded, clean, name, NO_SLICES)

@@ -51,8 +51,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--process",
         type=int,
         metavar="PID",
-        help="of several processes in a report of Nsight this one (default: the one with "
-        "profstack's ranges)",
+        help="of several processes in a report of Nsight this one (default: all, side by side)",
+    )
+    add(
+        "--step-range",
+        metavar="NAME",
+        help="the NVTX range of a report of Nsight that is a step, '' for none (default: "
+        "profstack's own, else one that repeats)",
     )
     add("--nsys-path", metavar="PATH", help="nsys, or the folder it is in (default: found)")
     add("--open", action="store_true", help="open the page in a browser")
@@ -132,13 +137,27 @@ def _format_of(path: Path, known: Sequence[Format]) -> Format | None:
 
     if not path.is_file():
         what = "no regular file" if path.exists() else "no such file"
-        raise UsageError(what, where=str(path), next_step=_next_step(known))
+        beside = [] if path.exists() else _beside(path, known)
+        step = f"beside it is {beside[0].name}" if beside else _next_step(known)
+        raise UsageError(what, where=str(path), next_step=step)
     try:
         start = beginning(path)
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         raise UsageError(what, where=str(path), next_step=_next_step(known)) from None
     return next((each for each in known if each.recognise(start, path.name)), None)
+
+
+def _beside(path: Path, known: Sequence[Format]) -> list[Path]:
+    """Return files of the same name with another ending, which can be imported.
+
+    nsys leaves a .qdstrm where it has no importer, under the name that was asked of it.
+    """
+    try:
+        found = sorted(each for each in path.parent.iterdir() if each.stem == path.stem)
+    except OSError:
+        return []
+    return [each for each in found if each.is_file() and _format_of(each, known) is not None]
 
 
 def _next_step(known: Sequence[Format]) -> str:
@@ -155,7 +174,11 @@ def _take(
     from profstack.readers.formats import ORIGIN, Request
     from profstack.storage.reader import Recorded, records
 
-    request = Request(process=arguments.process, nsys_path=arguments.nsys_path)
+    request = Request(
+        process=arguments.process,
+        nsys_path=arguments.nsys_path,
+        step_range=arguments.step_range,
+    )
     filled: set[str] = set()
     if into is not None:
         # Read before it is written to: it may be damaged, or of another version.
@@ -248,5 +271,5 @@ def _write(folder: Path, taken: Sequence[tuple[Format, Taken]]) -> None:
         raise RecordingError(
             f"the import cannot be written ({error})",
             where=str(folder),
-            next_step="import without --into, or with -o, into a folder that can be written",
+            next_step="make room there or let it be written to, and import again",
         ) from None

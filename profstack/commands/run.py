@@ -537,7 +537,7 @@ class NsysRun:
 
             # On the terminal alone: a script's error may contain anything.
             self._tell(f"profstack: the script's last words there: {printable(captured.said)}")
-        if first.steps and not fact["steps"]:
+        if first.steps and (not fact["steps"] or fact.get("step_range") is not None):
             why = self._blind() if first.has_ranges else first.nvtx_reason
             problems.append(f"has no range of a step{f': {why}' if why else ''}")
         for problem in problems:

@@ -39,9 +39,11 @@ The tables asked for most; every time and count in them is per step:
   threads        CPU time by thread and process, and which layers see it
   gaps           why the device had nothing to do
   nsys_modules   modules as Nsight Systems saw them, beside the torch layer
-  nsys_ranges    its ranges with their device time; nsys_kernels, nsys_copies,
-                 nsys_api, nsys_gaps, nsys_backtraces, nsys_memory and
-                 nsys_samples hold the rest of what was imported
+  nsys_ranges    its ranges with their device time
+  nsys_stats     its kernels, copies and calls by name, as nsys stats has them
+                 (nsys_processes, nsys_kernels, nsys_copies, nsys_api,
+                 nsys_waits, nsys_communication, nsys_gaps, nsys_longest_gaps,
+                 nsys_backtraces, nsys_memory and nsys_samples hold the rest)
 """
 
 # Tables ordered otherwise than on the page, or on the page alone by the order of their rows.
@@ -53,6 +55,7 @@ _HEAVIEST = {
     "threads": "share",
     "nsys_modules": "host_s",
     "nsys_backtraces": "calls",
+    "nsys_processes": "process",
 }
 # Columns of text and these are sorted upwards, all others with the largest first.
 _TEXT_TYPES = frozenset({"TEXT", "JSON"})

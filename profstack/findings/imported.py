@@ -18,7 +18,7 @@ from profstack.storage.schema.rows import FunctionRow, WatchRow
 from profstack.storage.vocabulary import THREAD
 from profstack.units import format_bytes, format_count, format_seconds, format_share
 
-# A caller with more of the time says nothing: the program is in it all the while.
+# A function with more of the time holds all of the program: it explains nothing.
 _ALL = 0.9
 _PART = 0.05
 # Free memory beside blocks in use, as a share of what is reserved, that is worth a word.

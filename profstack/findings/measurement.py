@@ -35,7 +35,7 @@ def _noisy(report: Report) -> Iterator[Finding]:
     count, half = figures["n"], relative_half_width(figures)
     is_wide = half is not None and half > rules.TOO_SHORT_OR_NOISY.threshold
     # Without any clean step there is no figure that could be doubted; a warning says why.
-    if not count or (count >= FEW_STEPS and not is_wide):
+    if not count or (count >= FEW_STEPS and not is_wide) or reading.is_profiled(report):
         return
     title = f"The step time is rough: its interval reaches {format_share(half)} to a side"
     if count < FEW_STEPS:

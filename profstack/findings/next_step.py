@@ -78,7 +78,8 @@ def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
         return _NO_STEPS
     if slug in (rules.BALANCED, rules.UNCLEAR) and count and (usual := _usual(report)):
         return f"Try, one at a time: {', '.join(usual)}."
-    return _MORE_STEPS if 0 < count < rules.FEWEST_CLEAN else ""
+    is_short = 0 < count < rules.FEWEST_CLEAN and report["benchmark"]["mode"] != "profiled"
+    return _MORE_STEPS if is_short else ""
 
 
 # Whose remedy is a line or two: worth doing before anything whose gain is not known either.

@@ -124,6 +124,11 @@ def clean_step_s(report: Report) -> float | None:
     return report["benchmark"]["median_s"] or None
 
 
+def is_profiled(report: Report) -> bool:
+    """Whether the steps are those of an imported trace: no time of theirs is a clean one."""
+    return report["benchmark"]["mode"] == "profiled"
+
+
 def calibrated(report: Report, raw_s: float | None) -> float | None:
     """Return a time per step of the torch layer's slices at the speed of the clean steps.
 

@@ -571,7 +571,10 @@ WARNINGS: dict[str, str] = {
     "nsys-open-ranges": "ranges of the import were open when the capture ended, and are left out",
     "nsys-untimed-work": "work of a device has no time in the file that was imported",
     "nsys-lost-events": "Nsight Systems says that it lost events of the capture",
+    "nsys-not-compared": "modules of Nsight Systems are not compared with the torch layer's: the "
+    "two did not see the same steps, or saw evaluation",
     "nsys-rows-left-out": "the import has more rows than a recording takes: those with the least "
-    "time are left out",
+    "time are added up in one",
+    "nsys-other-program": "the imported capture may be of another program than the recording",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
 }

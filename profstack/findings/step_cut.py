@@ -68,6 +68,8 @@ def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str |
         return without_torch(report) or no_slice
     if not timed.wall_s:
         return no_slice
+    if reading.is_profiled(report):
+        return None, None
     effect = {row["layer"]: row for row in report["probe_effect"]}.get("torch")
     factor, note = (effect["factor"], effect["note"]) if effect else (None, None)
     done = had_all_slices(report)

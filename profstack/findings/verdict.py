@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width
+from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width, step_name
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.findings import imported, names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
@@ -210,8 +210,9 @@ def _title(slug: VerdictSlug) -> str:
 
 
 def step_words(mark: Benchmark) -> str:
-    """Return the clean step with its time, and with its interval where it is not known well."""
-    words = f"a clean step of {format_seconds(mark['median_s'])}"
+    """Return the step with its time, and with its interval where it is not known well."""
+    kind, _, under = step_name(mark).partition("step")
+    words = f"a {kind}step of {format_seconds(mark['median_s'])}{under}"
     half = relative_half_width(mark)
     if half is None or half <= rules.SHOWN_INTERVAL:
         return words
@@ -334,6 +335,10 @@ def verdict(
     found = measures(report, cut, device)
     idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
     shares = {name: measure.share for name, measure in found.items()}
+    is_profiled = reading.is_profiled(report)
+    if is_profiled:
+        # Nobody measured the peaks of the machine that a trace comes from: that rules nothing out.
+        shares = {name: share for name, share in shares.items() if share is not None}
     slug, margin, why = decide(shares, max(idle, 0.0))
     step = step_words(report["benchmark"])
     if idleness := step_bar.idle_sentence(report, cut, step, idle, shares.values()):
@@ -348,10 +353,13 @@ def verdict(
         words = sentence(slug, found, step, margin, **known)
         if slug == rules.BALANCED and (largest := _largest_part(report)):
             # Where a cause is named first, "no single cause" would deny it.
-            start = f"{words}. Its largest part" if lever is None else f"the largest part of {step}"
+            is_whole = lever is None and not is_profiled
+            start = f"{words}. Its largest part" if is_whole else f"the largest part of {step}"
             words = f"{start} is {largest}"
         if slug in _OF_OPERATORS:
             words += _largest_site(report, sites, cut.median_s)
+        if is_profiled and slug in _UNDER_TRACING:
+            words += ", and the profiler's own work is part of it: how much is not known"
         why = why or _reserve(report)
         if why is not None and lever is None:
             words += f"; {why}"
@@ -426,7 +434,7 @@ def _doubt(report: Report, cut: Cut | None) -> str | None:
     median, count = mark["median_s"], mark["n"]
     if median is None:
         return _without_steps(report)
-    if count < rules.FEWEST_CLEAN:
+    if count < rules.FEWEST_CLEAN and not reading.is_profiled(report):
         steps = "1 clean step" if count == 1 else f"{count} clean steps"
         return f"the run gave {steps}, and {rules.FEWEST_CLEAN} are needed; let it make more steps"
     return None
@@ -458,6 +466,8 @@ def _sureness(
         if lever is None:
             return "hint"
         margin = lever.share
+    if reading.is_profiled(report):
+        return "hint" if slug in _UNDER_TRACING else "likely"
     half = relative_half_width(report["benchmark"])
     is_far = margin is not None and margin >= rules.LEAST_APART and reserve is None
     return "certain" if is_far and half is not None and half <= rules.SHOWN_INTERVAL else "likely"
@@ -478,6 +488,8 @@ def _largest_part(report: Report) -> str:
 
 # Verdicts on operators, wherever they are called.
 _OF_OPERATORS = (rules.BALANCED, rules.COMPUTE, rules.MEMORY, rules.LAUNCH)
+# What a profiler's own work makes larger, more with stacks than without.
+_UNDER_TRACING = (rules.PYTHON, rules.LAUNCH)
 # A line inside the model with less of the step is not named.
 _LARGE_SITE = 0.15
 
@@ -540,9 +552,10 @@ def _verdict(
     # What starves the step is what an input-bound one waits for.
     is_said = lever is None or (slug == rules.INPUT and lever.finding["slug"] == _STARVED)
     said = f"{rules.TITLES[slug]}: {words}."
+    if slug in rules.OTHERS and (reading.is_profiled(report) or not is_said):
+        # Beside a cause neither "balanced" nor "unclear" is one, and of a trace they say nothing.
+        said = f"{words[0].upper()}{words[1:]}."
     if lever is not None and not is_said:
-        # Beside a cause neither "balanced" nor "unclear" is one.
-        said = f"{words[0].upper()}{words[1:]}." if slug in rules.OTHERS else said
         said = f"{lever.finding['title']}. {said}"
     return {
         "slug": slug,

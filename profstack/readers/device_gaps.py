@@ -26,6 +26,7 @@ COPY = "copy"
 DATA_WAIT = "data wait"
 START = "start of step"
 QUEUED = "queued"
+UNKNOWN_CAUSE = "unknown"
 
 # The launch time of a kernel where it is not known: later than any moment.
 UNKNOWN = int(np.iinfo(np.int64).max)
@@ -63,6 +64,18 @@ class Intervals:
         """Return the time in the intervals between two moments, for each pair."""
         return self.before(end) - self.before(begin)
 
+    @property
+    def total(self) -> int:
+        """All time in the intervals."""
+        return int(self._lengths[-1])
+
+    def common(self, other: Intervals) -> Intervals:
+        """Return the times in both; one may touch the next."""
+        edges = np.unique(np.concatenate([self.start, self.end, other.start, other.end]))
+        begin, end = edges[:-1], edges[1:]
+        both = (self.inside(begin, end) > 0) & (other.inside(begin, end) > 0)
+        return Intervals(begin[both], end[both])
+
     def cut(self, begin: int, end: int) -> Intervals:
         """Return the intervals cut to two moments."""
         first = np.searchsorted(self.end, begin, side="right")
@@ -74,7 +87,10 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of one device in the order of their begin, and when the host launched them."""
+    """The kernels of one device in the order of their begin, and when the host launched them.
+
+    Where fills make a device busy they are among them.
+    """
 
     start: Ints
     end: Ints
@@ -126,7 +142,9 @@ def gaps_between(
         before = np.where(at(kernels.start, next_) == end, next_, -1)
         ended = np.searchsorted(kernels.end[by_end], begin, side="right") - 1
         after = at(by_end, ended)
-        launched = np.minimum(at(kernels.launched, before, UNKNOWN), end)
+        # Of what runs after the gap, or after the run; no more work was not launched in time.
+        launched = np.minimum(at(kernels.launched, next_, UNKNOWN), end)
+        not_seen = at(kernels.launched, next_, 0) == UNKNOWN
         copied = copies.inside(begin, end)
         waited = host.waits.inside(begin, end)
         synchronised = at(host.synchronised, np.searchsorted(host.synchronised, begin), UNKNOWN)
@@ -136,6 +154,7 @@ def gaps_between(
             ((launched < begin) & (copied > 0), COPY),
             (launched < begin, QUEUED),
             (2 * copied >= end - begin, COPY),
+            (not_seen, UNKNOWN_CAUSE),
             (2 * waited >= end - begin, DATA_WAIT),
             (synchronised <= launched, SYNCHRONISATION),
             ((edge <= end) & (edge < run[1]), START),

@@ -44,6 +44,7 @@ class Request:
     modules: Mapping[str, int] = field(default_factory=dict)
     process: int | None = None
     nsys_path: str | None = None
+    step_range: str | None = None
 
 
 @dataclass

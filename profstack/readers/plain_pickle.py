@@ -24,7 +24,7 @@ MOST_OTHER_KEYS: Final = 10_000
 # Bytes that values take in memory, about: of an entry, of an empty container, of any other value.
 _ENTRY, _CONTAINER, _SET, _VALUE = 32, 96, 240, 56
 
-_FREQUENT = pickle.BINGET[0], pickle.LONG_BINGET[0], pickle.MARK[0]
+_FREQUENT = tuple(each[0] for each in (pickle.BINGET, pickle.LONG_BINGET, pickle.MARK, pickle.STOP))
 _NAMES = {ord(each.code): each.name for each in pickletools.opcodes}
 
 
@@ -63,30 +63,34 @@ class _Machine:
     def run(self) -> object:
         """Return the value that is left at the end."""
         table, data, end = self._table(), self._data, len(self._data)
-        stack, memo, get, long_get, mark = self._stack, self._memo, *_FREQUENT
+        stack, memo, marks = self._stack, self._memo, self._marks
+        get, long_get, mark, stop = _FREQUENT
+        at = 0
         try:
-            while self._at < end:
-                opcode = data[self._at]
-                self._at += 1
+            while at < end:
+                opcode = data[at]
+                at += 1
                 # Most opcodes of a long pickle are these: without a call each.
                 if opcode == get:
-                    stack.append(memo[data[self._at]])
-                    self._at += 1
+                    stack.append(memo[data[at]])
+                    at += 1
                 elif opcode == long_get:
-                    self._at += 4
-                    stack.append(memo[int.from_bytes(data[self._at - 4 : self._at], "little")])
+                    at += 4
+                    stack.append(memo[int.from_bytes(data[at - 4 : at], "little")])
                 elif opcode == mark:
-                    self._marks.append(len(stack))
-                elif opcode == pickle.STOP[0]:
+                    marks.append(len(stack))
+                elif opcode == stop:
                     return stack.pop()
                 else:
+                    self._at = at
                     table[opcode]()
+                    at = self._at
         except PickleError:
             raise
         except LookupError:
-            raise PickleError(f"it is damaged: a value is missing at byte {self._at:,}") from None
+            raise PickleError(f"it is damaged: a value is missing at byte {at:,}") from None
         except (ValueError, TypeError, struct.error, OverflowError) as error:
-            raise PickleError(f"it is damaged at byte {self._at:,} ({error})") from None
+            raise PickleError(f"it is damaged at byte {at:,} ({error})") from None
         raise PickleError("it ends early")
 
     def _table(self) -> list[Callable[[], None]]:
@@ -162,9 +166,9 @@ class _Machine:
             pickle.INT: self._int,
             pickle.LONG: lambda: push(int(self._line().removesuffix(b"L"), 0)),
             pickle.BININT: lambda: push(signed(self._take(4))),
-            pickle.BININT1: lambda: push(whole(1)),
+            pickle.BININT1: lambda: push(self._take(1)[0]),
             pickle.BININT2: lambda: push(whole(2)),
-            pickle.LONG1: lambda: push(signed(sized(1))),
+            pickle.LONG1: lambda: push(signed(self._take(self._take(1)[0]))),
             pickle.LONG4: lambda: push(signed(positive(4))),
             pickle.FLOAT: lambda: push(float(self._line())),
             pickle.BINFLOAT: lambda: push(struct.unpack(">d", self._take(8))[0]),
@@ -205,7 +209,7 @@ class _Machine:
             pickle.POP_MARK: self._skip_marked,
             pickle.DUP: lambda: self._stack.append(self._top()),
             pickle.EMPTY_LIST: lambda: self._contain([]),
-            pickle.EMPTY_DICT: lambda: self._contain({}),
+            pickle.EMPTY_DICT: self._empty_dict,
             pickle.EMPTY_TUPLE: lambda: self._contain(()),
             pickle.EMPTY_SET: lambda: self._contain(set()),
             pickle.LIST: lambda: self._contain(self._marked()),
@@ -223,7 +227,7 @@ class _Machine:
             pickle.PUT: lambda: self._put(int(self._line())),
             pickle.BINPUT: lambda: self._put(self._whole(1)),
             pickle.LONG_BINPUT: lambda: self._put(self._whole(4)),
-            pickle.MEMOIZE: lambda: self._put(len(memo)),
+            pickle.MEMOIZE: self._memoize,
             pickle.GET: lambda: self._stack.append(memo[int(self._line())]),
         }
 
@@ -295,6 +299,8 @@ class _Machine:
 
         The hash of a deeper one may take for ever.
         """
+        if set(map(type, values)) == {str}:
+            return values
         for value in values:
             if type(value) is str:
                 continue
@@ -305,6 +311,22 @@ class _Machine:
             if self._other_keys > MOST_OTHER_KEYS:
                 raise PickleError(f"more than {MOST_OTHER_KEYS:,} of its keys are no text")
         return values
+
+    def _empty_dict(self) -> None:
+        # `_contain` without its question: every entry of a history is one.
+        self._room -= _CONTAINER
+        if self._room < 0:
+            self._spend(0)
+        self._stack.append({})
+
+    def _memoize(self) -> None:
+        stack, marks, memo = self._stack, self._marks, self._memo
+        if marks and marks[-1] >= len(stack):
+            self._top()
+        memo[len(memo)] = stack[-1]
+        self._room -= _CONTAINER
+        if self._room < 0:
+            self._spend(0)
 
     def _put(self, number: int) -> None:
         if number < 0:

@@ -32,7 +32,7 @@ _DICT, _SMALL_TUPLE, _TUPLE = b"{)("
 
 
 def recognise(start: bytes, name: str) -> bool:
-    """Tell marshal data that begins with a dictionary whose first key has three parts."""
+    """Recognise marshal data that begins with a dictionary whose first key has three parts."""
     kinds = [byte & 0x7F for byte in start[:2]]
     if kinds == [_DICT, _SMALL_TUPLE]:
         return start[2:3] == b"\x03"

@@ -93,7 +93,7 @@ class _Tree:
 
 
 def recognise(start: bytes, name: str) -> bool:
-    """Tell a JSON object that names speedscope's schema, or has a profile of it."""
+    """Recognise a JSON object that names speedscope's schema, or has a profile of it."""
     return start.lstrip()[:1] == b"{" and bool(_SCHEMA.search(start))
 
 

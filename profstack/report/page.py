@@ -249,7 +249,7 @@ _WEIGHTS = {
 }
 _AS_REPORTED = (
     *("ranges", "memory_owners", "threads", "launches", "artifacts", "nsys_modules", "nsys_steps"),
-    *("memory", "nsys_memory"),
+    *("memory", "nsys_memory", "nsys_processes"),
 )
 
 

@@ -140,11 +140,15 @@ HEAVIEST = {
     "regions": "wall_s",
     "peak_holders": "bytes",
     "gaps": "total_s",
+    "nsys_stats": "total_s",
     "nsys_kernels": "device_s",
     "nsys_copies": "device_s",
     "nsys_api": "host_s",
+    "nsys_waits": "wait_s",
+    "nsys_communication": "busy_s",
     "nsys_samples": "self_samples",
     "nsys_gaps": "total_s",
+    "nsys_longest_gaps": "gap_s",
 }
 
 

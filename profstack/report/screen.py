@@ -21,6 +21,7 @@ from rich.text import Text
 from profstack.code_owner import place_words
 from profstack.findings.next_step import first_sentences
 from profstack.report.overview import LABELS
+from profstack.storage.schema.column import PLAIN
 from profstack.storage.schema.report import Finding
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -232,7 +233,7 @@ def figure(key: str, value: object) -> str:
     for ending, written in _ENDINGS:
         if key.endswith(ending):
             return written(value)
-    return str(value) if key in ("line", "step", "index") else format_count(value)
+    return f"{value:.0f}" if key in PLAIN else format_count(value)
 
 
 def evidence_words(row: object) -> str:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from profstack.analysis.benchmark import step_name
 from profstack.code_owner import at_line, place_words
 from profstack.findings.next_step import first_sentences, sureness_words
 from profstack.report.bench_page import is_measured
@@ -104,11 +105,14 @@ def _headline(screen: Screen, report: Report) -> None:
         screen.line("clean step: not measured")
         return
     mark, status, count = report["benchmark"], report["status"], report["step"]["count"]
+    # Reports of older versions have no list of files.
+    files = ", ".join(each["file"] for each in report.get("imports", ()))
     if has_no_step(report):
-        screen.line(f"imported: {', '.join(each['file'] for each in report.get('imports', ()))}")
+        screen.line(f"imported: {files}")
         return
     screen.line(
-        f"{report['script']}: {'1 step' if count == 1 else f'{count:,} steps'}, ",
+        f"{report['script'] or files}: ",
+        "1 step, " if count == 1 else f"{count:,} steps, ",
         (status, style_of(status)),
         f": {report['status_reason']}" if report.get("status_reason") else "",
     )
@@ -120,7 +124,7 @@ def _headline(screen: Screen, report: Report) -> None:
         low, high = format_seconds(mark["ci95_low_s"]), format_seconds(mark["ci95_high_s"])
         span = f"{low} to {high} with 95 % confidence"
     median = (f"median {format_seconds(mark['median_s'])}", "bold")
-    screen.line("clean step: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
+    screen.line(f"{step_name(mark)}: ", median, f"  ({span}, n = {mark['n']}){mean_words(mark)}")
     items = "" if mark["items_per_s"] is None else f", {format_count(mark['items_per_s'])} items/s"
     watched = f" (watched by {watcher})" if (watcher := mark.get("first_step_layer")) else ""
     screen.paragraph(

@@ -35,6 +35,8 @@ IMPORT_ALONE = "the recording holds an import of Nsight Systems alone"
 _METHOD = re.compile(r"^<method '([^']+)' of '([^']+)' objects>$")
 # Below these widths columns are left out: a number that is cut is another number.
 _NARROW, _NARROWEST = 72, 48
+# Kinds of rows of nsys_stats that are kernels.
+_KERNELS = ("kernel", "graph")
 # A row and the name to print for it.
 _Named = tuple[str, AnyRow]
 
@@ -60,13 +62,28 @@ def print_top_tables(screen: Screen, report: Report, most: int, *, parts: bool =
     tables = report["tables"]
     if is_import_alone(report):
         # Ranges of modules; of a capture without steps any ranges.
-        every = tables.get("nsys_ranges") or []
+        facts = report["nsys"]
+        own = (None, facts["process"] if facts else None)
+        every = [row for row in tables.get("nsys_ranges") or [] if row.get("process") in own]
         modules = tables.get("nsys_modules") or []
         ranges: list[_Named] = [(row["path"], row) for row in modules]
         ranges = ranges or [(row["name"], {**row, "host_s": row["wall_s"]}) for row in every]
         _print_heaviest(screen, "range", ranges, ("calls", "host_s", "device_s"), most)
         kernels = [(row["name"], row) for row in tables.get("nsys_kernels") or []]
-        _print_heaviest(screen, "kernel", kernels, ("calls", "device_s"), most)
+        stats = [row for row in tables.get("nsys_stats") or [] if row["kind"] in _KERNELS]
+        places = {(row["device"], row["process"]) for row in stats}
+        by_name: list[_Named] = [
+            (
+                f"{row['name']}  {row['device']}, {row['process']}"
+                if len(places) > 1
+                else row["name"],
+                {**row, "device_s": row["total_s"]},
+            )
+            for row in stats
+        ]
+        shares = ("share", "mean_s") if by_name and screen.width >= _NARROW else ()
+        columns = ("calls", "device_s", *shares)
+        _print_heaviest(screen, "kernel", by_name or kernels, columns, most)
         return
     print_modules(screen, report, most, parts=parts)
     calls = ("calls",) if screen.width >= _NARROWEST else ()
@@ -160,7 +177,8 @@ def _threads(report: Report) -> str | None:
     """Return what the steps' thread did and what no layer saw, or why neither is known."""
     # A report of an older version may lack it.
     facts = cast("Processes | None", report.get("processes"))
-    if facts is None or is_import_alone(report) or has_no_step(report):
+    is_profiled = report["benchmark"]["mode"] == "profiled"
+    if facts is None or is_profiled or is_import_alone(report) or has_no_step(report):
         return None
     if facts["reason"]:
         return f"threads: not known: {facts['reason']}"
@@ -251,15 +269,23 @@ def nsys_line(report: Report) -> str | None:
     extent = f"the whole capture ({format_seconds(facts['captured_s'])}, no step range)"
     if facts["steps"]:
         extent = _counted(facts["steps"], "step")
+        if (named := facts.get("step_range")) is not None:
+            extent += f" (the ranges {named})"
     words = [f"nsys: {extent} of {facts['file']}{version}"]
-    words += _device_words(report["tables"].get("nsys_steps") or [])
+    steps = report["tables"].get("nsys_steps") or []
+    own = (None, facts["process"])
+    words += _device_words([row for row in steps if row.get("process") in own])
     modules = report["tables"].get("nsys_modules") or []
-    if any(row["torch_calls"] for row in modules):
+    if (why := facts.get("not_compared")) is not None and modules:
+        words.append(f"not compared with the torch layer: {why}")
+    elif any(row["torch_calls"] for row in modules):
         apart = sum(row["disagreement"] is not None for row in modules)
         verb, of = ("differs from", f"{apart:,} of ") if apart else ("agrees with", "")
         words.append(f"{verb} the torch layer in {of}{_counted(len(modules), 'module')}")
     if facts["missing"]:
         words.append(f"not in the file: {_missing_words(facts['missing'])}")
+    if len(read := facts.get("processes") or []) > 1:
+        words.append(f"{len(read)} processes side by side")
     if facts["other_processes"]:
         words.append(f"{_counted(facts['other_processes'], 'other process', 'es')} left out")
     return "; ".join(words)

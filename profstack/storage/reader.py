@@ -33,6 +33,8 @@ class Selection:
     steps: int
     wall_s: float
     factor: float | None = None
+    # So many steps make times at the clean speed; the steps of an import are what they are.
+    fewest: int = FEWEST_STEPS
     # Every slice has steps in which the script evaluated its model: the figures are of both.
     mixed: bool = False
 
@@ -53,7 +55,7 @@ class Selection:
         """
         if total is None or math.isnan(total) or clean_median_s is None or not self.wall_s:
             return None
-        if self.steps < FEWEST_STEPS or self.factor is None or self.factor > LARGEST_FACTOR:
+        if self.steps < self.fewest or self.factor is None or self.factor > LARGEST_FACTOR:
             return None
         return float(total) / self.wall_s * clean_median_s
 

@@ -6,18 +6,20 @@ PROFSTACK_NEEDS_NSYS=1 in the environment, as continuous integration sets it, th
 
 import fcntl
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from profstack.readers import nvtx
-from profstack.readers.nsys import tool
+from profstack.readers.nsys import importing, tool
 from tests.support.processes import clean_environment
 from tests.support.recorded_runs import report_of, rows_of
 
@@ -189,6 +191,87 @@ def run_under_nsys(nsys, folder, path, script, *words):
         absent(done.stderr)
     assert done.returncode == 0, done.stderr
     return before, ran
+
+
+# A program that knows nothing of profstack, and a child of it: numbered ranges, as they are written
+# by people and by torch's emit_nvtx.
+FOREIGN = """
+import subprocess, sys, time
+import nvtx
+child = None
+if len(sys.argv) == 1:
+    child = subprocess.Popen([sys.executable, __file__, "child"])
+number = 0
+for epoch in range(2):
+    with nvtx.annotate(f"epoch {epoch}"):
+        for batch in range(9 if child else 6):
+            with nvtx.annotate(f"batch {batch}"):
+                time.sleep(0.001 * (1 + batch % 3))
+                with nvtx.annotate("model"):
+                    for _ in range(5):
+                        number += 1
+                        with nvtx.annotate(f"aten::mm, op_id = {number}", domain="torch"):
+                            sum(range(3000))
+if child:
+    child.wait()
+"""
+# Ranges by process, text and times; steps among them; calls of the system, but nsys's own.
+PLAIN = """
+CREATE TEMP TABLE ranges AS SELECT (globalTid >> 24) & 0xffffff AS pid, globalTid AS thread,
+    COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) AS name, start, end
+    FROM NVTX_EVENTS WHERE eventType = 59;
+CREATE TEMP TABLE steps AS SELECT * FROM ranges WHERE name LIKE 'batch %';
+CREATE TEMP TABLE calls AS SELECT (globalTid >> 24) & 0xffffff AS pid, start, end,
+    (SELECT value FROM StringIds WHERE id = nameId) AS name FROM OSRT_API
+    WHERE eventClass NOT IN (31, 32, 33, 34, 35, 36) AND globalTid NOT IN (SELECT globalTid
+    FROM ThreadNames WHERE nameId IN (SELECT id FROM StringIds WHERE value LIKE '[NSys%'));
+"""
+INSIDE = "SUM(MIN(each.end, steps.end) - MAX(each.start, steps.start))"
+
+
+def test_a_foreign_capture_equals_sql_over_its_export(nsys, nvtx_path, tmp_path):
+    (tmp_path / "foreign.py").write_text(FOREIGN, encoding="utf-8")
+    traced = ("profile", "-t", "nvtx,osrt", "-s", "none", "--cpuctxsw=none", "-o", "out")
+    ran = execute(tmp_path, nvtx_path, nsys.path, *traced, sys.executable, "foreign.py")
+    made = [path for path in tmp_path.glob("out.*") if path.suffix in (".nsys-rep", ".qdstrm")]
+    if not made:
+        absent(ran.done.stdout + ran.done.stderr)
+    try:
+        exported = tool.sqlite_of(min(made), tmp_path)
+    except tool.NsysError as error:
+        absent(str(error))
+    rows, fact = importing.read_file(exported)
+    with closing(sqlite3.connect(exported)) as database:
+        database.executescript(PLAIN)
+        steps = dict(database.execute("SELECT pid, COUNT(*) FROM steps GROUP BY 1"))
+        query = f"""SELECT each.pid, each.name, COUNT(*), {INSIDE} FROM {{}} AS each
+            JOIN steps ON each.pid = steps.pid AND {{}} GROUP BY 1, 2"""
+        begun = "each.start >= steps.start AND each.start < steps.end"
+        calls = database.execute(query.format("calls", begun)).fetchall()
+        overlaps = "each.start < steps.end AND each.end > steps.start"
+        ranges = database.execute(query.format("ranges", overlaps)).fetchall()
+    assert sorted(steps.values()) == [12, 18]
+    assert (fact["step_range"], fact["steps"]) == ("batch", 18)
+    processes = {row["process"]: row["steps"] for row in rows["nsys_processes"]}
+    assert processes == steps
+    found = {
+        (row["process"], row["name"]): (row["calls"], round(row["total_s"] * 1e9))
+        for row in rows["nsys_stats"]
+    }
+    assert found == {(pid, name): (count, time) for pid, name, count, time in calls}
+    # By name without numbers; an epoch is around several batches, and counts once.
+    expected = defaultdict(lambda: [0, 0])
+    for pid, name, count, time in ranges:
+        bare = re.sub(r"(, op_id =)? \d+$", "", name)
+        expected[pid, bare][0] += 1 if name.startswith("epoch ") else count
+        expected[pid, bare][1] += time
+    summed = defaultdict(lambda: [0, 0])
+    for row in rows["nsys_ranges"]:
+        summed[row["process"], row["name"]][0] += row["calls"]
+        summed[row["process"], row["name"]][1] += round(row["wall_s"] * 1e9)
+    assert summed == expected
+    assert all(pid in steps for pid, _ in summed)
+    assert CANARY not in repr(rows)
 
 
 @pytest.fixture(scope="module")

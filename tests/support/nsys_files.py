@@ -118,7 +118,11 @@ class NsysFile:
         self.launch(at, number, thread=thread)
         self.kernel(start, end, name, number, **more)
 
-    def kernel(self, start, end, name, number, **more):
+    def kernel(self, start, end, name, number, *, grid="", block="", **more):
+        """A kernel; `grid` and `block` are three numbers, as in 64,1,1."""
+        for size, extents in (("grid", grid), ("block", block)):
+            pairs = zip("XYZ", extents.split(",") if extents else (), strict=False)
+            more |= {f"{size}{axis}": int(extent) for axis, extent in pairs}
         more["demangledName"] = more["shortName"] = self.string(name)
         self._on_device("KERNEL", start, end, number, **more)
 

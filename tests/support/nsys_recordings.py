@@ -38,13 +38,14 @@ def rows():
             for at in range(STEPS)
         ],
         "ranges node parent kind name calls wall_s self_s api_calls api_s kernels device_s "
-        "elsewhere_s copies copied_bytes copies_s domain style on_steps_thread": [
+        "elsewhere_s copies copied_bytes copies_s domain style on_steps_thread step_deviation_s "
+        "projected_s": [
             (
                 *(node, parent, kind, name, n * calls, n * wall * MS, n * own * MS, n * kernels),
                 *(n * kernels * 5 * US, n * kernels, n * device * MS),
                 *(n * (device if node == 11 else 0) * MS, n * (node == 1)),
                 *(n * (node == 1) * 38_535_168, n * (node == 1) * 3.1 * MS),
-                *("profstack", "push_pop", 1),
+                *("profstack", "push_pop", 1, 0.02 * wall * MS, n * device * MS * 1.5),
             )
             for node, parent, kind, name, calls, wall, own, kernels, device in _MADE["tree"]
         ],

@@ -94,7 +94,7 @@ class Readings:
 
 
 def recognise(start: bytes, name: str) -> bool:
-    """Tell a file whose first line is one that mprof writes."""
+    """Recognise a file whose first line is one that mprof writes."""
     first, *words = start.split(b"\n", 1)[0].split(b" ")
     if first == b"CMDLINE":
         return True
@@ -167,8 +167,9 @@ def _add_call(found: Readings, rest: str) -> None:
     # The depth of the stack is last, in files of version 0.55 and later.
     numbers = words[-5:] if words[-1].isdigit() else words[-4:]
     name = " ".join(words[: -len(numbers)])
-    begin, held = _reading(*numbers[:2])
-    end, then = _reading(*numbers[2:4])
+    held_mib, begin_s, then_mib, end_s = numbers[:4]
+    begin, held = _reading(held_mib, begin_s)
+    end, then = _reading(then_mib, end_s)
     if name not in found.calls and len(found.calls) >= MOST_NAMES:
         name = "(more functions)"
     found.calls.setdefault(name, []).append(_Call(begin, end, then - held))
@@ -176,9 +177,10 @@ def _add_call(found: Readings, rest: str) -> None:
 
 def _add_child(found: Readings, rest: str) -> None:
     child, mib, seconds = rest.split()
+    reading = _reading(mib, seconds)
     if child not in found.children and len(found.children) >= MOST_NAMES:
         child = ""
-    found.children.setdefault(child, []).append(_reading(mib, seconds))
+    found.children.setdefault(child, []).append(reading)
 
 
 def take(files: Sequence[Path], request: Request) -> Taken:

@@ -230,7 +230,7 @@ def _text(parts: Mapping[object, object], name: str, default: str | None = None)
 
 
 def recognise(start: bytes, name: str) -> bool:
-    """Tell a pickle of protocol 2 or later whose first names are those of a snapshot."""
+    """Recognise a pickle of protocol 2 or later whose first names are a snapshot's."""
     is_pickle = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5")
     return is_pickle and (b"segments" in start[:_BEGIN] or b"total_size" in start[:_BEGIN])
 
@@ -427,7 +427,7 @@ SEGMENTS = LayerTable(
         column("segments", "REAL", "segments", "counted"),
         column("reserved_bytes", "REAL", "their bytes, which the device has given", "counted"),
         column("allocated_bytes", "REAL", "bytes of blocks in use", "counted"),
-        column("rounding_bytes", "REAL", "those of them that nobody asked for", "counted"),
+        column("rounding_bytes", "REAL", "the part of these that rounding added", "counted"),
         column("pending_bytes", "REAL", "bytes of blocks that a stream still uses", "counted"),
         column("gap_bytes", "REAL", "free bytes beside blocks in use: fragmentation", "counted"),
         column("unused_bytes", "REAL", "bytes of segments without a block in use", "counted"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,85 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from profstack.readers.device_gaps import Intervals, at
+from profstack.readers.device_gaps import at
 from profstack.readers.nsys.export import PUSH_POP, Export
-from profstack.readers.nvtx import CUT, DOMAIN, KINDS, STEP
+from profstack.readers.nsys.export_file import numbered
+from profstack.readers.nsys.steps import GIL, LIBRARIES, Names, Steps
+from profstack.readers.nvtx import DOMAIN, KINDS, STEP
 from profstack.readers.torchtrace.columns import Bools, Ints
-
-# --- Steps: the ranges that profstack emits round each, all on one thread -------------------------
-
-# Where a capture has them, only events inside them count: start-up, warm-up and the time after the
-# last one are no part of a figure per step. A capture of another program has none: all counts.
-
-_NUMBER = re.compile(r"step (\d+)$")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Begin and end of each step, in order; nanoseconds on the capture's clock."""
-
-    # The thread that makes the steps; None where there are none.
-    thread: int | None
-    numbers: list[int | None]
-    times: Intervals
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def at(self, moments: Ints) -> Ints:
-        """Return the position of the step around each moment, -1 for none."""
-        found = np.searchsorted(self.times.start, moments, side="right") - 1
-        return np.where(moments < at(self.times.end, found), found, -1)
-
-    def count(self, moments: Ints) -> Bools:
-        """Return whether each moment counts: it lies in a step, or the capture has none."""
-        return self.at(moments) >= 0 if len(self) else np.ones(len(moments), np.bool_)
-
-    def counted(self, start: Ints, end: Ints) -> Ints:
-        """Return how much of the time between two moments counts."""
-        return self.times.inside(start, end) if len(self) else end - start
-
-    def runs(self) -> list[tuple[int, int]]:
-        """Return begin and end of each run of steps with consecutive numbers."""
-        runs: list[tuple[int, int]] = []
-        before = None
-        starts, ends = self.times.start.tolist(), self.times.end.tolist()
-        for number, start, end in zip(self.numbers, starts, ends, strict=True):
-            if before is not None and number == before + 1:
-                runs[-1] = (runs[-1][0], end)
-            else:
-                runs.append((start, end))
-            before = number
-        return runs
-
-
-def steps_of(export: Export) -> Steps:
-    """Find the steps that were captured from begin to end."""
-    ours = export.ranges[export.ranges["domain"] == DOMAIN]
-    some = ours[(ours["category"] == STEP) & (ours["style"] == PUSH_POP)]
-    thread = int(some["thread"].value_counts().index[0]) if len(some) else None
-    some = some[some["thread"] == thread].sort_values("start", kind="stable")
-    start, end = (some[name].to_numpy(np.int64) for name in ("start", "end"))
-    # A step that begins before the last has ended would count time twice.
-    apart = np.ones(len(start), np.bool_)
-    apart[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
-    # Leave out steps that were cut off by the end of the slice or of the script.
-    cut = ours[(ours["category"] == CUT) & (ours["thread"] == thread)]
-    moments = cut["start"].to_numpy(np.int64)
-    cut_off = np.searchsorted(start, moments, side="right") - 1
-    apart[cut_off[moments < at(end, cut_off)]] = False
-    some = some[apart]
-    numbers = [_number(*given) for given in zip(some["payload"], some["text"], strict=True)]
-    return Steps(thread, numbers, Intervals(start[apart], end[apart]))
-
-
-def _number(payload: object, text: object) -> int | None:
-    """Return the number of a step: the range's payload, else the number in its text."""
-    if isinstance(payload, (int, np.integer)):
-        return int(payload)
-    found = _NUMBER.match(str(text))
-    return int(found[1]) if found else None
-
 
 # --- NVTX ranges as a tree by place, and the innermost range at a moment --------------------------
 
@@ -98,18 +24,9 @@ def _number(payload: object, text: object) -> int | None:
 # the same names. Ranges outside the steps are left out where a capture has steps.
 
 RANGE = "range"
-# Libraries that mark their own calls on any thread: their ranges do not show the owner of the work.
-_LIBRARIES = (
-    *("nccl", "cub", "cccl", "thrust", "nvshmem", "ucx", "mpi"),
-    *("cudnn", "cublas", "cufft", "cusparse"),
-)
 # Threads of autograd's engine: they work for the steps' thread, whatever ranges are there
 # (emit_nvtx, nsys with --pytorch).
 _AUTOGRAD = "pt_autograd"
-# Holding the interpreter's lock, or waiting for it, is no work.
-_GIL = "gil trace"
-# Characters between a name and its number.
-_BETWEEN = " \t:;,#=_-/([{"
 
 
 class Label(NamedTuple):
@@ -153,6 +70,8 @@ class RangeTree:
     thread: Ints
     node: Ints
     nodes: list[Node]
+    # The running number that its name had, or `NO_NUMBER`.
+    number: Ints
     is_step: Bools
     # Whether it does not show the owner of the work, on other threads than the steps' own.
     is_mark: Bools
@@ -182,13 +101,13 @@ class RangeTree:
         return found
 
 
-def range_tree(export: Export, steps: Steps) -> RangeTree:
+def range_tree(export: Export, steps: Steps, names: Names) -> RangeTree:
     """Build the tree of the ranges that overlap the steps, or of all without steps."""
     frame = export.ranges
     start, end = frame["start"].to_numpy(np.int64), frame["end"].to_numpy(np.int64)
     kept = steps.count(start) | (steps.counted(start, end) > 0)
-    frame, start, end = frame[kept], start[kept], end[kept]
-    frame = frame.assign(text=_without_numbers(frame))
+    frame = frame.assign(text=names.name)[kept]
+    start, end, number = start[kept], end[kept], names.number[kept]
     thread = frame["thread"].to_numpy(np.int64)
     nests = (frame["style"] == PUSH_POP).to_numpy(bool)
     ours = (frame["domain"] == DOMAIN).to_numpy(bool)
@@ -197,7 +116,7 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
     domain_of = frame["domain"].fillna("").str.casefold().to_numpy(str)
     builder = _TreeBuilder(start, end, *_labels(frame), thread == steps.thread)
     timelines: dict[int, list[Timeline]] = {}
-    for number, some in _by_value(thread):
+    for one, some in _by_value(thread):
         for _, inner in _by_value(domains[some]):
             where = some[inner]
             found = []
@@ -205,31 +124,15 @@ def range_tree(export: Export, steps: Steps) -> RangeTree:
                 found.append(builder.nested(where[nests[where]], ours=bool(ours[where[0]])))
             if not nests[where].all():
                 found.append(builder.apart(where[~nests[where]]))
-            if domain_of[where[0]] != _GIL:
-                timelines.setdefault(number, []).extend(found)
+            if domain_of[where[0]] != GIL:
+                timelines.setdefault(one, []).extend(found)
     is_step = ours & (frame["category"] == STEP).to_numpy(bool)
     node = np.array(builder.node, np.int64)
     autograd = export.threads["name"].str.startswith(_AUTOGRAD, na=False)
     on_autograd = np.isin(thread, export.threads["thread"][autograd])
-    is_mark = np.isin(domain_of, _LIBRARIES) | (on_autograd & ~ours)
-    return RangeTree(start, end, thread, node, builder.nodes, is_step, is_mark, nests, timelines)
-
-
-def _without_numbers(frame: pd.DataFrame) -> list[str | None]:
-    """Return texts of ranges, without the payload where a text ends in it (`step 12`).
-
-    Else a program that numbers its steps so would have a place for each of them.
-    """
-    foreign = frame["domain"] != DOMAIN
-    texts: list[str | None] = []
-    for is_foreign, payload, text in zip(foreign, frame["payload"], frame["text"], strict=True):
-        rest = ""
-        if is_foreign and payload is not None and text and text.endswith(str(payload)):
-            rest = text.removesuffix(str(payload))
-        # It may be a part of a longer number.
-        in_number = rest[-1:].isdigit() or rest.endswith(".")
-        texts.append(text if in_number else rest.rstrip(_BETWEEN) or text)
-    return texts
+    is_mark = np.isin(domain_of, LIBRARIES) | (on_autograd & ~ours)
+    nodes = builder.nodes
+    return RangeTree(start, end, thread, node, nodes, number, is_step, is_mark, nests, timelines)
 
 
 def _labels(frame: pd.DataFrame) -> tuple[Ints, list[Label]]:
@@ -343,6 +246,11 @@ def _by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
 # owner of the work. Work without a call in the file belongs to no range.
 
 KERNEL, COPY, SET, GRAPH = "kernel", "copy", "set", "graph"
+
+
+def device_name(number: int) -> str:
+    """Return a device's name in the torch layer."""
+    return f"cuda:{number}"
 
 
 @dataclass(frozen=True)
@@ -470,6 +378,31 @@ def sums_of_calls(
     return {name: total + more[name] for name, total in sums.items()}
 
 
+def projected(tree: RangeTree, calls: Calls, work: Work) -> Ints:
+    """Sum by node, over its ranges, the time from the first to the last work begun in them."""
+    total = np.zeros(len(tree.nodes), np.int64)
+    some = np.flatnonzero(work.call >= 0)
+    thread, moments = calls.thread[work.call[some]], calls.start[work.call[some]]
+    order = np.lexsort((moments, thread))
+    begin, end = work.start[some][order], (work.start + work.length)[some][order]
+    for number, where in _by_value(thread[order]):
+        times = moments[order[where]]
+        own = np.flatnonzero(tree.thread == number)
+        own = own[np.argsort(tree.start[own], kind="stable")]
+        first = np.searchsorted(times, tree.start[own], side="left")
+        last = np.searchsorted(times, tree.end[own], side="left")
+        filled = last > first
+        own, first, last = own[filled], first[filled], last[filled]
+        if not len(own):
+            continue
+        # Each pair of positions is a range; what `reduceat` gives between two is left out.
+        pairs = np.stack([first, last], axis=1).reshape(-1)
+        low = np.minimum.reduceat(np.append(begin[where], begin[where[-1]]), pairs)[::2]
+        high = np.maximum.reduceat(np.append(end[where], end[where[-1]]), pairs)[::2]
+        np.add.at(total, tree.node[own], high - low)
+    return total
+
+
 def _sums_by_node(
     tree: RangeTree, thread: Ints, moments: Ints, values: Mapping[str, Ints]
 ) -> dict[str, Ints]:
@@ -510,17 +443,6 @@ def _first_uncovered(tree: RangeTree) -> Ints:
 # --- A capture ------------------------------------------------------------------------------------
 
 
-def numbered(frame: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
-    """Return the number of each row, the same for equal rows, and the different rows in order.
-
-    A capture may have a million kernels of a hundred names: values are numbered once, and the rest
-    is done on the numbers.
-    """
-    codes = pd.DataFrame({name: pd.factorize(frame[name])[0] for name in frame})
-    number = codes.groupby(list(codes), sort=False).ngroup().to_numpy(np.int64)
-    return number, frame[~codes.duplicated().to_numpy(np.bool_)]
-
-
 @dataclass(frozen=True)
 class Capture:
     """An export, its steps and ranges, and the calls and the work that count."""
@@ -530,14 +452,16 @@ class Capture:
     tree: RangeTree
     calls: Calls
     work: Work
+    # The moment from which times are counted.
+    begin_ns: int
 
     @classmethod
-    def of(cls, export: Export) -> Capture:
-        """Find steps, ranges, and the calls and work that belong to them."""
-        steps = steps_of(export)
-        tree = range_tree(export, steps)
+    def of(cls, export: Export, steps: Steps, names: Names, begin_ns: int) -> Capture:
+        """Find the ranges in the steps, and the calls and work that belong to them."""
+        tree = range_tree(export, steps, names)
         calls = calls_in(export.calls, tree, steps)
-        return cls(export, steps, tree, calls, work_in(export.work, export.calls, calls, steps))
+        work = work_in(export.work, export.calls, calls, steps)
+        return cls(export, steps, tree, calls, work, begin_ns)
 
     def places(self, innermost: Ints) -> dict[str, NDArray[np.object_]]:
         """Return kind and name of ranges by position, None where it is below 0."""

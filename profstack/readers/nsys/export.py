@@ -1,15 +1,15 @@
-"""Read an export of Nsight Systems: the events of one process of a capture.
+"""Read an export of Nsight Systems: the events of each process of a capture.
 
 Files of nsys 2022 to 2026 differ in tables, columns and in the value for "none"; the `Export` does
-not. Only rows of the target process are read: neither the environment of the run, which the file
-holds in full, nor anything of another process.
+not. Only events of the processes that were profiled are read: neither the environment of the run,
+which the file holds in full, nor other programs of the machine, which CPU samples may show.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from pathlib import Path
@@ -31,6 +31,7 @@ from profstack.readers.nsys.export_file import (
     frame_of,
     mapped,
     needed,
+    numbered,
 )
 from profstack.readers.nvtx import DOMAIN
 from profstack.readers.torchtrace.columns import Bools
@@ -139,14 +140,18 @@ def _texts(file: ExportFile, read: Columns) -> Objects:
     return np.where(pd.isna(inline), file.strings(read["text_id"]), inline)
 
 
-# --- The process to read --------------------------------------------------------------------------
+# --- The processes to read ------------------------------------------------------------------------
+
+# Processes of one capture; those with the fewest events are left out beyond that.
+MOST_PROCESSES = 32
 
 
-def target_process(file: ExportFile, wanted: int | None = None) -> tuple[int, int]:
-    """Choose the process to read; return it and the number of others with events.
+def processes_of(file: ExportFile, wanted: int | None = None) -> tuple[list[int], int]:
+    """Return the processes to read, the capture's own first, and the number of those left out.
 
-    It is the one with most ranges of profstack, else with most work on devices, else with most
-    ranges, else with most events; or the one `wanted`. Raises `ExportError` if there is none.
+    The first is the one with most ranges of profstack, else with most work on devices, else with
+    most ranges, else with most events. With `wanted` it is that one alone. Raises `ExportError` if
+    there is none.
     """
     ours, work, ranges = (Counter[int]() for _ in range(3))
     if file.has(TABLE):
@@ -160,30 +165,33 @@ def target_process(file: ExportFile, wanted: int | None = None) -> tuple[int, in
             if pid:
                 ranges[pid] += count
                 ours[pid] += count * (domains.get((pid, domain)) == DOMAIN)
-    every = ranges.copy()
+    every, sampled = ranges.copy(), Counter[int]()
     for table in filter(file.has, (*DEVICE_WORK, *_OTHER_EVENTS)):
         query = f'SELECT {file.process_of(table)}, COUNT(*) FROM "{table}" GROUP BY 1'
         found = {pid: count for pid, count in file.rows(query) if pid}
-        every.update(found)
+        (sampled if table == SAMPLES else every).update(found)
         if table in DEVICE_WORK:
             work.update(found)
-    if not every:
+    # Of a process that nsys did not start it has CPU samples alone: it may be anybody's.
+    known = every or sampled
+    if not known:
         raise ExportError(
             "holds no event of any process",
             where=str(file.path),
             next_step="profile again, with nsys profile --trace cuda,nvtx,osrt",
         )
-    if wanted is not None and wanted not in every:
-        known = ", ".join(f"{pid} ({count:,})" for pid, count in every.most_common(8))
+    if wanted is not None and wanted not in known:
+        most = ", ".join(f"{pid} ({count:,})" for pid, count in known.most_common(8))
         raise ExportError(
             f"holds no event of process {wanted}",
             where=str(file.path),
-            next_step=f"--process is one of these (with their events): {known}",
+            next_step=f"--process is one of these (with their events): {most}",
         )
-    target = wanted or max(
-        every, key=lambda pid: (ours[pid], work[pid], ranges[pid], every[pid], -pid)
-    )
-    return target, len(every) - 1
+    order = sorted(known, key=lambda pid: (-ours[pid], -work[pid], -ranges[pid], -known[pid], pid))
+    read = order[:MOST_PROCESSES] if every else order[:1]
+    if wanted is not None:
+        read = [wanted]
+    return read, len(every | sampled) - len(read)
 
 
 # --- Calls of the host: CUDA runtime and driver, cuDNN, cuBLAS and the system ---------------------
@@ -298,9 +306,11 @@ _ON_DEVICE = {
     "correlation": Column("correlationId", from_one=True, needed=True),
 }
 _NODE = {"node": Column("graphNodeId", from_one=True)}
+_SIZES = {name: tuple(Column(f"{name}{axis}") for axis in "XYZ") for name in ("grid", "block")}
+_EXTENTS = {column.name: column for columns in _SIZES.values() for column in columns}
 # By kind of work: its table, and the columns that it has.
 _WORK: dict[str, tuple[str, dict[str, Column]]] = {
-    "kernel": (KERNELS, {**needed(name="demangledName"), **_NODE}),
+    "kernel": (KERNELS, {**needed(name="demangledName"), **_EXTENTS, **_NODE}),
     "copy": (
         COPIES,
         {
@@ -350,8 +360,22 @@ def _work_of(file: ExportFile, process: int, kind: str) -> pd.DataFrame:
         "to_memory": _memories(file, read.get("to_memory", none)),
         "copies": np.maximum(read.get("copies", none), 1),
         "in_graph": read["node"] != -1 if "node" in read else True,
+        **{size: _extents(read, axes) for size, axes in _SIZES.items()},
     }
     return frame_of("work", columns)
+
+
+def _extents(read: Columns, axes: Sequence[Column]) -> Objects | None:
+    """Return the three extents of grids or blocks as texts, `64 1 1`; None where unknown."""
+    if axes[0].name not in read:
+        return None
+    number, different = numbered(pd.DataFrame({axis.name: read[axis.name] for axis in axes}))
+    # Older files have 0 for unknown.
+    texts = [
+        " ".join(map(str, row)) if min(row) > 0 else None
+        for row in different.itertuples(index=False, name=None)
+    ]
+    return np.array(texts, dtype=object)[number]
 
 
 def _memories(file: ExportFile, numbers: Ints) -> Objects:
@@ -459,8 +483,6 @@ class Export:
     version: str | None = None
     schema: str | None = None
     process: int = 0
-    # Processes that have events in the file, and are left out.
-    others: int = 0
     begin_ns: int = 0
     end_ns: int = 0
     # Ranges that had no end when the capture ended; they are in no frame.
@@ -488,49 +510,53 @@ def read_export(path: Path, wanted: int | None = None) -> Export:
     Raises `ExportError` if the file cannot be read, or has nothing of that process.
     """
     with ExportFile(path) as file:
-        process, others = target_process(file, wanted)
-        ranges, still_open = read_ranges(file, process)
-        work, untimed = read_work(file, process)
-        threads = _threads(file, process)
-        observers = threads["thread"][threads["name"].str.startswith(_OBSERVER, na=False)]
-        frames = {
-            "ranges": ranges,
-            "calls": read_calls(file, process),
-            "libraries": read_libraries(file, process),
-            "os_calls": _without(observers, read_os_calls(file, process)),
-            "work": work,
-            "synchronisations": read_synchronisations(file, process),
-            "memory": read_memory(file, process),
-            "samples": _without(observers, read_samples(file, process)),
-            "callchains": read_callchains(file, process),
-        }
-        timed = [frame for frame in frames.values() if len(frame)]
-        begins = [frame[name].min() for frame in timed for name in ("t", "start") if name in frame]
-        ends = [frame[name].max() for frame in timed for name in ("t", "end") if name in frame]
-        # The table changed its name after 2022.
-        versions: dict[str, str] = {}
-        for table in filter(file.has, ("EXPORT_META_DATA", "META_DATA_EXPORT")):
-            query = f"SELECT name, CAST(value AS TEXT) FROM {table} WHERE name LIKE '%VERSION'"
-            versions |= file.rows(query)
-        return Export(
-            source=path.name,
-            version=versions.get("EXPORT_PRODUCT_VERSION"),
-            schema=versions.get("EXPORT_SCHEMA_VERSION"),
-            process=process,
-            others=others,
-            begin_ns=int(min(begins, default=0)),
-            end_ns=int(max(ends, default=0)),
-            open_ranges=len(still_open),
-            **frames,
-            threads=threads,
-            # The file does not say which reason it is.
-            missing={
-                name: f"no {what} of the process: nothing of it happened, or nsys ran without {how}"
-                for name, (what, how) in _TAKES.items()
-                if not len(frames[name])
-            },
-            notes=list(_notes(still_open, untimed, _lost_events(file, process))),
-        )
+        processes, _ = processes_of(file, wanted)
+        return read_process(file, processes[0])
+
+
+def read_process(file: ExportFile, process: int) -> Export:
+    """Read one process of an open file; raises `ExportError` if it cannot be read."""
+    ranges, still_open = read_ranges(file, process)
+    work, untimed = read_work(file, process)
+    threads = _threads(file, process)
+    observers = threads["thread"][threads["name"].str.startswith(_OBSERVER, na=False)]
+    frames = {
+        "ranges": ranges,
+        "calls": read_calls(file, process),
+        "libraries": read_libraries(file, process),
+        "os_calls": _without(observers, read_os_calls(file, process)),
+        "work": work,
+        "synchronisations": read_synchronisations(file, process),
+        "memory": read_memory(file, process),
+        "samples": _without(observers, read_samples(file, process)),
+        "callchains": read_callchains(file, process),
+    }
+    timed = [frame for frame in frames.values() if len(frame)]
+    begins = [frame[name].min() for frame in timed for name in ("t", "start") if name in frame]
+    ends = [frame[name].max() for frame in timed for name in ("t", "end") if name in frame]
+    # The table changed its name after 2022.
+    versions: dict[str, str] = {}
+    for table in filter(file.has, ("EXPORT_META_DATA", "META_DATA_EXPORT")):
+        query = f"SELECT name, CAST(value AS TEXT) FROM {table} WHERE name LIKE '%VERSION'"
+        versions |= file.rows(query)
+    return Export(
+        source=file.path.name,
+        version=versions.get("EXPORT_PRODUCT_VERSION"),
+        schema=versions.get("EXPORT_SCHEMA_VERSION"),
+        process=process,
+        begin_ns=int(min(begins, default=0)),
+        end_ns=int(max(ends, default=0)),
+        open_ranges=len(still_open),
+        **frames,
+        threads=threads,
+        # The file does not say which reason it is.
+        missing={
+            name: f"no {what} of the process: nothing of it happened, or nsys ran without {how}"
+            for name, (what, how) in _TAKES.items()
+            if not len(frames[name])
+        },
+        notes=list(_notes(still_open, untimed, _lost_events(file, process))),
+    )
 
 
 def _threads(file: ExportFile, process: int) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Import a file of Nsight Systems into a recording.
 
-Only figures of the process that was profiled are imported: the export also holds the machine's
-name, its users, every environment variable and other processes, and stays where it is.
+Only figures of the processes that were profiled are imported: the export also holds the machine's
+name, its users, every environment variable and other programs, and stays where it is.
 """
 
 from __future__ import annotations
@@ -9,32 +9,84 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypedDict
 
 from profstack.errors import RecordingError, UsageError
+from profstack.readers.device_gaps import S
 from profstack.readers.formats import Format, Request, Taken
+from profstack.readers.nsys import rows as tables
 from profstack.readers.nsys import tool
-from profstack.readers.nsys.export import read_export
-from profstack.readers.nsys.export_file import MAGIC, REPORTS
-from profstack.readers.nsys.rows import CaptureFacts, rows_of
+from profstack.readers.nsys.capture import GRAPH, Capture
+from profstack.readers.nsys.device_time import (
+    communication_rows,
+    gap_rows,
+    process_rows,
+    step_rows,
+)
+from profstack.readers.nsys.export import Export, processes_of, read_process
+from profstack.readers.nsys.export_file import MAGIC, REPORTS, ExportFile
+from profstack.readers.nsys.rows import MOST_ROWS, REST, Rest
+from profstack.readers.nsys.steps import NO_STEPS, names_of, steps_of
+from profstack.readers.nvtx import DOMAIN, MODULE
 from profstack.storage.folder import Writer, read_tables
 from profstack.storage.schema.column import Record
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
+from profstack.units import format_seconds
 
 FACT = "nsys"
+ROWS_LEFT_OUT = "nsys-rows-left-out"
+OTHER_PROGRAM = "nsys-other-program"
+# Modules of a capture that the recording may lack: some are made in one of two runs only.
+MOST_MISSING = 0.25
 
 
-class NsysImport(CaptureFacts):
-    """The fact `nsys` of a recording: the file, its process, and totals."""
+# Rows of one table that a process has at least, however many there are.
+FEWEST_ROWS = 1_000
+# What the rows of a table are of, for the words on those that were added up.
+_THINGS = {
+    "nsys_ranges": ("ranges", "host time"),
+    "nsys_kernels": ("kernels", "device time"),
+    "nsys_copies": ("copies or fills", "device time"),
+    "nsys_api": ("calls", "host time"),
+    "nsys_waits": ("waits", "time"),
+    "nsys_stats": ("calls, kernels or copies", "time"),
+}
 
-    file: str
+
+class CaptureFacts(TypedDict):
+    """Totals over the steps of a capture, or over the whole of it; of all processes together.
+
+    Steps and their times are those of the first process.
+    """
+
+    steps: int
+    first_step: int | None
+    last_step: int | None
+    per: Literal["step", "capture"]
+    step_range: str | None
+    step_range_asked: bool
+    captured_s: float
+    steps_wall_s: float | None
     version: str | None
     schema: str | None
     process: int
-    other_processes: int
+    processes: list[int]
+    # What no process has, and why.
     missing: dict[str, str]
     notes: list[list[str]]
+    unlaunched: int
+    graphs_whole: int
+    open_ranges: int
+    rest: dict[str, Rest]
+
+
+class NsysImport(CaptureFacts):
+    """The fact `nsys` of a recording: the file, its processes, and totals."""
+
+    file: str
+    other_processes: int
 
 
 def import_file(
@@ -63,39 +115,183 @@ def write_import(folder: Path, frames: dict[str, list[Record]], fact: NsysImport
         raise RecordingError(
             f"the import cannot be written ({error})",
             where=str(folder),
-            next_step="import without --into, or with -o, into a folder that can be written",
+            next_step="make room there or let it be written to, and import again",
         ) from None
 
 
 def read_file(
-    source: Path, *, nsys_path: str | None = None, process: int | None = None
+    source: Path,
+    *,
+    nsys_path: str | None = None,
+    process: int | None = None,
+    step_range: str | None = None,
 ) -> tuple[dict[str, list[Record]], NsysImport]:
     """Read rows of all tables of nsys, and the fact, from a report or an export.
 
-    `process` chooses one of several by its number; else the one with profstack's ranges is read.
+    `process` chooses one of several by its number; else all are read, first the one with
+    profstack's ranges. `step_range` names the range that is a step.
     """
     with tempfile.TemporaryDirectory(prefix="profstack-nsys-") as folder:
         exported = source
         if source.suffix in REPORTS:
             exported = tool.sqlite_of(source, Path(folder), nsys_path=nsys_path)
-        export = read_export(exported, process)
-        rows, facts = rows_of(export)
+        with ExportFile(exported) as file:
+            processes, others = processes_of(file, process)
+            exports = (read_process(file, number) for number in processes)
+            # However many processes there are: no page is too large.
+            most = max(MOST_ROWS // len(processes), FEWEST_ROWS)
+            rows, facts = rows_of(exports, step_range, most=most)
     frames = {name: rows.get(name, []) for name in RECORDED_OF_NSYS}
-    left_out = [
-        ["nsys-rows-left-out", f"{count:,} rows of {name} with the least time are left out"]
-        for name, count in facts["left_out"].items()
-    ]
-    fact: NsysImport = {
-        "file": source.name,
+    facts["notes"] += [[ROWS_LEFT_OUT, _rest_words(*each)] for each in facts["rest"].items()]
+    return frames, {"file": source.name, "other_processes": others, **facts}
+
+
+def _rest_words(table: str, rest: Rest) -> str:
+    """Say what the row `(rest)` of a table adds up."""
+    things, time = _THINGS[table]
+    return (
+        f"{table} has too many rows: {rest['things']:,} {things} with "
+        f"{format_seconds(rest['seconds'])} of {time}, in the {rest['rows']:,} rows with the "
+        f"least time, are one row, {REST}"
+    )
+
+
+# --- All tables of all processes -----------------------------------------------------------------
+
+
+def rows_of(
+    exports: Iterable[Export], step_range: str | None = None, *, most: int | None = None
+) -> tuple[dict[str, list[Record]], CaptureFacts]:
+    """Return rows by table of all processes of a capture, and the facts of it.
+
+    The first process is the capture's own. A process that makes no steps is seen in those of the
+    first. `step_range` names the range that is a step; of each table a process has at most `most`
+    rows and that of the rest. Raises UsageError where no range has that name.
+    """
+    rows: dict[str, list[Record]] = {name: [] for name in RECORDED_OF_NSYS}
+    facts: CaptureFacts | None = None
+    steps, begin_ns, earliest, latest = NO_STEPS, 0, 0, 0
+    for export in exports:
+        names = names_of(export.ranges)
+        if facts is None:
+            steps, begin_ns = steps_of(export, names, step_range), export.begin_ns
+            own, earliest, latest = steps, begin_ns, export.end_ns
+        else:
+            own = steps.of_process(export, names)
+        capture = Capture.of(export, own, names, begin_ns)
+        nodes, is_own = len(rows["nsys_ranges"]), own.thread is not None
+        found, rest = _tables(capture, most or MOST_ROWS, nodes, own_steps=is_own)
+        one = _facts_of(capture, rest)
+        facts = one if facts is None else _together(facts, one)
+        for name, some in found.items():
+            rows[name] += [{**row, "process": export.process} for row in some]
+        earliest, latest = min(earliest, export.begin_ns), max(latest, export.end_ns)
+    assert facts is not None
+    facts["captured_s"] = (latest - earliest) * S
+    return _since(rows, (begin_ns - earliest) * S), facts
+
+
+# By table, the moments in its rows.
+_MOMENTS = {"nsys_steps": "started_s", "nsys_longest_gaps": "started_s", "nsys_memory": "t_s"}
+
+
+def _since(rows: dict[str, list[Record]], earlier_s: float) -> dict[str, list[Record]]:
+    """Return the rows with moments since the first event of all processes."""
+    moved: dict[str, list[Record]] = {
+        name: [{**row, moment: float(row[moment] or 0) + earlier_s} for row in rows[name]]
+        for name, moment in _MOMENTS.items()
+        if earlier_s
+    }
+    return rows | moved
+
+
+def _tables(
+    capture: Capture, most: int, nodes: int, *, own_steps: bool
+) -> tuple[dict[str, list[Record]], dict[str, Rest]]:
+    """Return rows of one process by table, and the rest by table; `nodes` are before its own."""
+    calls = tables.calls_of(capture)
+    cut = {
+        "nsys_ranges": tables.range_rows(capture, most, nodes),
+        "nsys_stats": tables.stat_rows(capture, calls, most),
+        "nsys_kernels": tables.kernel_rows(capture, most),
+        "nsys_copies": tables.copy_rows(capture, most),
+        "nsys_api": tables.api_rows(calls, most),
+        "nsys_waits": tables.wait_rows(capture, most),
+    }
+    gaps, longest = gap_rows(capture)
+    rows = {
+        "nsys_processes": process_rows(capture, own_steps=own_steps),
+        # Without a device they are those of the process that makes them.
+        "nsys_steps": [row for row in step_rows(capture) if own_steps or row["device"]],
+        **{name: some for name, (some, _) in cut.items()},
+        "nsys_communication": communication_rows(capture),
+        "nsys_backtraces": tables.backtrace_rows(capture),
+        "nsys_memory": tables.memory_rows(capture.export, capture.begin_ns),
+        "nsys_samples": tables.sample_rows(capture),
+        "nsys_gaps": gaps,
+        "nsys_longest_gaps": longest,
+    }
+    return rows, {name: rest for name, (_, rest) in cut.items() if rest is not None}
+
+
+def _facts_of(capture: Capture, rest: Mapping[str, Rest]) -> CaptureFacts:
+    """Return the facts of one process."""
+    export, steps, work = capture.export, capture.steps, capture.work
+    numbers = [number for number in steps.numbers if number is not None]
+    wall = int((steps.times.end - steps.times.start).sum())
+    return {
+        "steps": len(steps),
+        "first_step": min(numbers, default=None),
+        "last_step": max(numbers, default=None),
+        "per": "step" if len(steps) else "capture",
+        "step_range": steps.range_name,
+        "step_range_asked": steps.is_asked,
+        "captured_s": (export.end_ns - export.begin_ns) * S,
+        "steps_wall_s": wall * S if len(steps) else None,
         "version": export.version,
         "schema": export.schema,
         "process": export.process,
-        "other_processes": export.others,
+        "processes": [export.process],
         "missing": dict(export.missing),
-        "notes": [*map(list, export.notes), *left_out],
-        **facts,
+        "notes": [[slug, text] for slug, text in export.notes],
+        "unlaunched": int((work.call < 0).sum()),
+        "graphs_whole": int((export.work["kind"].iloc[work.row] == GRAPH).sum()),
+        "open_ranges": export.open_ranges,
+        "rest": dict(rest),
     }
-    return frames, fact
+
+
+def _together(first: CaptureFacts, more: CaptureFacts) -> CaptureFacts:
+    """Return the facts of the first processes with those of one more."""
+    rest = dict(first["rest"])
+    for name, each in more["rest"].items():
+        known = rest.get(name, _NOTHING)
+        rest[name] = Rest(
+            rows=known["rows"] + each["rows"],
+            things=known["things"] + each["things"],
+            seconds=known["seconds"] + each["seconds"],
+        )
+    # Notes on the whole session are in every process.
+    notes = [note for note in more["notes"] if note not in first["notes"]]
+    return {
+        **first,
+        "processes": [*first["processes"], more["process"]],
+        "missing": {name: why for name, why in first["missing"].items() if name in more["missing"]},
+        "notes": [
+            *first["notes"],
+            *([slug, f"process {more['process']}: {text}"] for slug, text in notes),
+        ],
+        "unlaunched": first["unlaunched"] + more["unlaunched"],
+        "graphs_whole": first["graphs_whole"] + more["graphs_whole"],
+        "open_ranges": first["open_ranges"] + more["open_ranges"],
+        "rest": rest,
+    }
+
+
+_NOTHING = Rest(rows=0, things=0, seconds=0.0)
+
+
+# --- The format -----------------------------------------------------------------------------------
 
 
 def take(files: Sequence[Path], request: Request) -> Taken:
@@ -106,9 +302,53 @@ def take(files: Sequence[Path], request: Request) -> Taken:
             where=str(files[1]),
             next_step="import it with -o into a recording of its own",
         )
-    frames, fact = read_file(files[0], nsys_path=request.nsys_path, process=request.process)
-    summary = [_summary(fact)]
-    return Taken(files, summary, replaced={**frames}, facts={FACT: fact})
+    frames, fact = read_file(
+        files[0],
+        nsys_path=request.nsys_path,
+        process=request.process,
+        step_range=request.step_range,
+    )
+    rows = frames["nsys_ranges"]
+    paths = {str(row["name"]) for row in rows if (row["domain"], row["kind"]) == (DOMAIN, MODULE)}
+    fact["notes"] += _other_program(files[0], paths, set(request.modules))
+    return Taken(files, [_summary(fact)], replaced={**frames}, facts={FACT: fact})
+
+
+def _other_program(source: Path, captured: set[str], recorded: set[str]) -> list[list[str]]:
+    """Return a note where a capture has modules that the recording lacks.
+
+    Raises RecordingError where it has none of them.
+    """
+    recorded = {path for path in recorded if not path.startswith("(")}
+    if not captured or not recorded:
+        return []
+    known = {_last_names(path) for path in recorded}
+    missing = {path for path in captured if _last_names(path) not in known}
+    named = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
+    if len(missing) == len(captured):
+        raise RecordingError(
+            f"is of another program: none of its {len(captured):,} modules ({named}) is in the "
+            "recording",
+            where=str(source),
+            next_step="name the recording of the same program, or import it without --into",
+        )
+    if len(missing) <= MOST_MISSING * len(captured):
+        return []
+    text = (
+        f"{len(missing):,} of the capture's {len(captured):,} modules are not in the recording "
+        f"({named}): it may be of another program"
+    )
+    return [[OTHER_PROGRAM, text]]
+
+
+# Names that wrappers of data parallelism and of torch.compile add to paths.
+_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module"))
+
+
+def _last_names(path: str) -> str:
+    """Return a module's last two names; of a root, whose class may be a wrapper's, its own."""
+    names = [name for name in path.split(".")[1:] if name not in _WRAPPERS]
+    return ".".join(names[-2:]) or path
 
 
 def _summary(facts: NsysImport) -> str:
@@ -116,10 +356,13 @@ def _summary(facts: NsysImport) -> str:
     steps = "1 step" if facts["steps"] == 1 else f"{facts['steps']:,} steps"
     if not facts["steps"]:
         steps = "no step range, so all figures are of the whole capture"
+    elif facts["step_range"] is not None:
+        steps += f", the ranges {facts['step_range']}"
     version = f" of nsys {facts['version']}" if facts["version"] else ""
-    others = facts["other_processes"]
+    read, others = len(facts["processes"]), facts["other_processes"]
+    more = f"; {read} processes side by side" if read > 1 else ""
     left = f"; {others} other process{'es' * (others > 1)} left out" if others else ""
-    return f"{facts['file']}{version}: {steps}{left}"
+    return f"{facts['file']}{version}: {steps}{more}{left}"
 
 
 def _recognise(start: bytes, name: str) -> bool:
@@ -127,4 +370,4 @@ def _recognise(start: bytes, name: str) -> bool:
     return start.startswith(MAGIC) or name.endswith(REPORTS)
 
 
-FORMAT = Format("Nsight Systems report", ".nsys-rep, .qdrep, .sqlite", _recognise, take)
+FORMAT = Format("Nsight Systems report", ".nsys-rep, .qdrep, .qdstrm, .sqlite", _recognise, take)

@@ -1,52 +1,120 @@
-"""Rows of the tables `nsys_*`: ranges, kernels, copies, calls, stacks, memory, gaps."""
+"""Rows of the tables `nsys_*`: ranges, kernels, copies, calls, waits, stacks, memory."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
 
-from profstack.readers.device_gaps import (
-    UNKNOWN,
-    Host,
-    Intervals,
-    Kernels,
-    S,
-    at,
-    by_cause,
-    gaps_between,
-)
+from profstack.readers.device_gaps import S, at
 from profstack.readers.nsys.capture import (
     COPY,
     GRAPH,
+    KERNEL,
     SET,
     Capture,
     RangeTree,
     calls_in,
-    launched,
-    numbered,
+    device_name,
     outermost,
+    projected,
     sums_of_calls,
+    work_in,
 )
-from profstack.readers.nsys.export import Export
-from profstack.readers.nvtx import BACKWARD, DOMAIN, FORWARD, MODULE
+from profstack.readers.nsys.export import PUSH_POP, Export
+from profstack.readers.nsys.export_file import numbered
+from profstack.readers.nsys.steps import NO_NUMBER
 from profstack.readers.torchtrace.columns import Ints
 from profstack.storage.schema.column import Record
 
+# --- Rows of many things with the same keys -------------------------------------------------------
+
+# Rows of one table. What has the least time beyond that is added up in one row.
+MOST_ROWS = 20_000
+REST = "(rest)"
+
+
+class Rest(TypedDict):
+    """What one row named `(rest)` adds up: rows that were too many, their things and seconds."""
+
+    rows: int
+    things: int
+    seconds: float
+
+
+# Rows, the largest first and the rest last, and what the rest is of.
+Cut = tuple[list[Record], Rest | None]
+
+
+def _rows(
+    keys: Mapping[str, Any],
+    values: Mapping[str, Ints],
+    *,
+    by: str,
+    most: int | None = None,
+    rest: str | None = None,
+    spread_of: str | None = None,
+) -> Cut:
+    """Return a row for all things with the same keys, the largest first.
+
+    Values are summed, but of `longest_s` the largest is kept; nanoseconds become seconds.
+    `spread_of` names the values whose median, extremes and deviation are wanted. With `rest`, the
+    key that names a row, rows beyond `most` are added up in one; without it they are left out.
+    """
+    number, different = numbered(pd.DataFrame(keys, dtype=np.object_))
+    frame = pd.DataFrame(values)
+    totals = frame[by].groupby(number).sum()
+    limit = most or MOST_ROWS
+    order = np.argsort(-totals.to_numpy(np.int64), kind="stable")
+    beyond = order[limit:]
+    if len(beyond):
+        place = np.arange(len(order))
+        place[beyond] = len(order)
+        number = place[number]
+        order = np.append(order[:limit], len(order)) if rest is not None else order[:limit]
+    kinds = {name: "max" if name == "longest_s" else "sum" for name in values}
+    sums = frame.groupby(number).agg(kinds)
+    if spread_of is not None:
+        sums = sums.join(_spread(frame[spread_of].groupby(number)))
+    sums = sums.loc[order]
+    left = None
+    if len(beyond) and rest is not None:
+        last = sums.iloc[-1]
+        left = Rest(rows=len(beyond), things=int(last["calls"]), seconds=float(last[by]) * S)
+        names = {name: [REST if name == rest else None] for name in different}
+        different = pd.concat([different, pd.DataFrame(names, dtype=np.object_)])
+        order = np.append(order[:-1], len(different) - 1)
+    for name in sums:
+        if str(name).endswith("_s"):
+            sums[name] = sums[name] * S
+    different = different.iloc[order]
+    cells = {**different.where(different.notna(), None), **sums.astype(object)}
+    cells = {name: column.where(column.notna(), None) for name, column in cells.items()}
+    columns = (column.tolist() for column in cells.values())
+    rows: list[Record]
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows, left
+
+
+def _spread(times: Any) -> pd.DataFrame:
+    """Return median, extremes and standard deviation of grouped times."""
+    names = ["median_s", "shortest_s", "longest_s", "deviation_s"]
+    found: pd.DataFrame = times.agg(["median", "min", "max", "std"]).set_axis(names, axis=1)
+    return found
+
+
 # --- What ran in a capture: kernels, copies and calls by the range they belong to -----------------
 
-# Rows of one table; a program that puts a number into every range's name makes any number of them.
-MOST_ROWS = 20_000
 
-# Rows, the largest first, and how many had to be left out.
-Cut = tuple[list[Record], int]
+def device_names(column: pd.Series[int]) -> pd.Series[str]:
+    """Return a column of devices by name."""
+    return column.map({number: device_name(number) for number in column.unique()})
 
 
-def kernel_rows(capture: Capture) -> Cut:
+def kernel_rows(capture: Capture, most: int = MOST_ROWS) -> Cut:
     """Return rows of `nsys_kernels`: kernels, and graphs that were traced whole."""
     work, calls = capture.work, capture.calls
     some = np.flatnonzero(~work.moves)
@@ -60,6 +128,8 @@ def kernel_rows(capture: Capture) -> Cut:
         **capture.places(work.innermost[some]),
         "launched_by": at(callers, call, None),
         "in_graph": ((ran["kind"] == GRAPH) | ran["in_graph"]).astype(np.int64),
+        "grid": ran["grid"],
+        "block": ran["block"],
     }
     values = {
         "calls": np.ones_like(call),
@@ -67,13 +137,13 @@ def kernel_rows(capture: Capture) -> Cut:
         "longest_s": np.maximum(work.length[some], 0),
         "delay_s": np.where(call >= 0, start - at(calls.start, call, 0), 0),
     }
-    rows, left_out = _rows(keys, values, by="device_s")
-    # Kernels without a call are rows of their own, which have no delay.
+    rows, left = _rows(keys, values, by="device_s", most=most, rest="name")
+    # Kernels without a call are rows of their own, which have no delay; nor has the rest.
     unknown = {"delay_s": None}
-    return [{**row, **unknown} if row["launched_by"] is None else row for row in rows], left_out
+    return [{**row, **unknown} if row["launched_by"] is None else row for row in rows], left
 
 
-def copy_rows(capture: Capture) -> Cut:
+def copy_rows(capture: Capture, most: int = MOST_ROWS) -> Cut:
     """Return rows of `nsys_copies`: copies, and memory filled."""
     work = capture.work
     some = np.flatnonzero(work.moves)
@@ -92,11 +162,11 @@ def copy_rows(capture: Capture) -> Cut:
         "device_s": length,
         "longest_s": np.maximum(length, 0),
     }
-    return _rows(keys, values, by="device_s")
+    return _rows(keys, values, by="device_s", most=most, rest="direction")
 
 
-def api_rows(capture: Capture) -> Cut:
-    """Return rows of `nsys_api`: calls of CUDA, of its libraries and of the system."""
+def calls_of(capture: Capture) -> pd.DataFrame:
+    """Return the calls of CUDA, of its libraries and of the system, with their ranges."""
     export, tree, steps = capture.export, capture.tree, capture.steps
     os_calls = export.os_calls.assign(library="os", failed=False)
     parts = (
@@ -105,10 +175,15 @@ def api_rows(capture: Capture) -> Cut:
         (os_calls, calls_in(os_calls, tree, steps, lent=False)),
     )
     common = ["library", "name", "failed"]
-    calls = pd.concat(
+    calls: pd.DataFrame = pd.concat(
         frame[common].iloc[some.row].assign(length=some.length, **capture.places(some.innermost))
         for frame, some in parts
     )
+    return calls
+
+
+def api_rows(calls: pd.DataFrame, most: int = MOST_ROWS) -> Cut:
+    """Return rows of `nsys_api`; `calls` are those of `calls_of`."""
     length = calls["length"].to_numpy(np.int64)
     values = {
         "calls": np.ones_like(length),
@@ -117,77 +192,63 @@ def api_rows(capture: Capture) -> Cut:
         "longest_s": np.maximum(length, 0),
     }
     keys = calls.drop(columns=["failed", "length"])
-    rows, left_out = _rows(keys, values, by="host_s")
+    rows, left = _rows(keys, values, by="host_s", most=most, rest="name")
     # Only CUDA's calls say whether they failed.
-    return [row if row["library"] == "cuda" else {**row, "failed": None} for row in rows], left_out
+    return [row if row["library"] == "cuda" else {**row, "failed": None} for row in rows], left
 
 
-def step_rows(capture: Capture) -> list[Record]:
-    """Return rows of `nsys_steps`: per step and device, or per step where no device worked."""
-    steps, work = capture.steps, capture.work
-    wall = (steps.times.end - steps.times.start).tolist()
-    begun = (steps.times.start - capture.export.begin_ns).tolist()
-    alone: list[Record] = [
-        {"step": number, "device": None, "started_s": begun_ns * S, "wall_s": wall_ns * S}
-        for number, begun_ns, wall_ns in zip(steps.numbers, begun, wall, strict=True)
-    ]
-    if not alone:
-        return []
-    kernels = np.flatnonzero(~work.moves & (work.call >= 0))
-    # Without a call of any kernel it is not known which step launched them.
-    step = steps.at(capture.calls.start)[work.call[kernels]]
-    known = bool(len(capture.export.calls))
-    device = device_names(capture.export.work["device"].iloc[work.row[kernels]]).to_numpy()
-    rows: list[Record] = []
-    for name, _, working, _ in _devices(capture):
-        own = device == name
-        count = np.bincount(step[own], minlength=len(steps)).tolist()
-        spent = np.bincount(step[own], work.length[kernels][own], minlength=len(steps)).tolist()
-        busy = working.inside(steps.times.start, steps.times.end).tolist()
-        rows += [
+def wait_rows(capture: Capture, most: int = MOST_ROWS) -> Cut:
+    """Return rows of `nsys_waits`: waits of the host for a device, and of streams for events."""
+    frame = capture.export.synchronisations
+    work = work_in(frame, capture.export.calls, capture.calls, capture.steps)
+    some = frame.iloc[work.row]
+    callers = capture.export.calls["name"].to_numpy(np.object_)[capture.calls.row]
+    keys = {
+        "kind": some["kind"].where(some["kind"].notna(), "wait"),
+        "device": device_names(some["device"]),
+        "stream": some["stream"].where(some["stream"] >= 0, None),
+        "called": at(callers, work.call, None),
+        **capture.places(work.innermost),
+    }
+    values = {
+        "calls": np.ones_like(work.row),
+        "wait_s": work.length,
+        "longest_s": np.maximum(work.length, 0),
+    }
+    return _rows(keys, values, by="wait_s", most=most, rest="kind")
+
+
+def stat_rows(capture: Capture, calls: pd.DataFrame, most: int = MOST_ROWS) -> Cut:
+    """Return rows of `nsys_stats`: all that takes time, by kind and name; calls of `calls_of`."""
+    work = capture.work
+    ran = capture.export.work.iloc[work.row]
+    waits = capture.export.synchronisations
+    waited = work_in(waits, capture.export.calls, capture.calls, capture.steps)
+    kinds = {KERNEL: "kernel", COPY: "copy", SET: "fill", GRAPH: "graph"}
+    parts = [
+        pd.DataFrame(
             {
-                **row,
-                "device": name,
-                "kernels": count[position] if known else None,
-                "device_s": spent[position] * S if known else None,
-                "busy_s": busy[position] * S,
-                "idle_s": wall[position] * S - busy[position] * S,
+                "kind": ran["kind"].map(kinds),
+                "name": ran["name"],
+                "device": device_names(ran["device"]),
+                "length": work.length,
             }
-            for position, row in enumerate(alone)
-        ]
-    return rows or alone
-
-
-def device_name(number: int) -> str:
-    """Return a device's name in the torch layer."""
-    return f"cuda:{number}"
-
-
-def device_names(column: pd.Series[int]) -> pd.Series[str]:
-    """Return a column of devices by name."""
-    return column.map({number: device_name(number) for number in column.unique()})
-
-
-def _rows(
-    keys: Mapping[str, Any], values: Mapping[str, Ints], *, by: str, most: int | None = None
-) -> Cut:
-    """Return a row for all things with the same keys, the largest first.
-
-    Values are summed, but of `longest_s` the largest is kept; nanoseconds become seconds.
-    """
-    number, different = numbered(pd.DataFrame(keys, dtype=np.object_))
-    kinds = {name: "max" if name == "longest_s" else "sum" for name in values}
-    sums = pd.DataFrame(values).groupby(number).agg(kinds)
-    order = np.argsort(-sums[by].to_numpy(np.int64), kind="stable")[: most or MOST_ROWS]
-    for name in sums:
-        if name.endswith("_s"):
-            sums[name] = sums[name] * S
-    different = different.iloc[order]
-    cells = {**different.where(different.notna(), None), **sums.iloc[order]}
-    columns = (column.tolist() for column in cells.values())
-    rows: list[Record]
-    rows = [dict(zip(cells, row, strict=True)) for row in zip(*columns, strict=True)]
-    return rows, len(sums) - len(rows)
+        ),
+        pd.DataFrame(
+            {
+                "kind": "wait",
+                "name": waits["kind"].iloc[waited.row],
+                "device": device_names(waits["device"].iloc[waited.row]),
+                "length": waited.length,
+            }
+        ),
+        calls[["library", "name", "length"]].rename(columns={"library": "kind"}),
+    ]
+    every = pd.concat(parts)
+    length = every["length"].to_numpy(np.int64)
+    values = {"calls": np.ones_like(length), "total_s": length}
+    keys = every[["kind", "name", "device"]]
+    return _rows(keys, values, by="total_s", most=most, rest="name", spread_of="total_s")
 
 
 def _bytes(work: pd.DataFrame) -> Ints:
@@ -198,32 +259,37 @@ def _bytes(work: pd.DataFrame) -> Ints:
 # --- Ranges by place, with the work that was begun in them ----------------------------------------
 
 
-def range_rows(capture: Capture) -> Cut:
-    """Return rows of `nsys_ranges`, each after the one around it, and how many were left out."""
+def range_rows(capture: Capture, most: int = MOST_ROWS, before: int = 0) -> Cut:
+    """Return rows of `nsys_ranges`, each after the one around it, and what the rest is of.
+
+    They are numbered behind those that are there `before`.
+    """
     tree, steps = capture.tree, capture.steps
     count = len(tree.nodes)
+    length = steps.counted(tree.start, tree.end)
     wall = np.zeros(count, np.int64)
-    np.add.at(wall, tree.node, steps.counted(tree.start, tree.end))
+    np.add.at(wall, tree.node, length)
     # The time of each node without the nodes in it.
     own = wall.copy()
     parent = np.array([node.parent for node in tree.nodes], np.int64)
     np.subtract.at(own, parent[parent >= 0], wall[parent >= 0])
-    values: dict[str, Ints | None] = {
+    values: dict[str, Any] = {
         "calls": np.bincount(tree.node, minlength=count),
         "wall_s": wall,
         "self_s": np.maximum(own, 0),
+        **_range_spread(capture, length),
         **_begun(capture),
     }
     columns = {
-        name: (column * S if name.endswith("_s") else column).tolist()
+        name: [None if cell != cell else cell for cell in _seconds(name, column).tolist()]
         for name, column in values.items()
         if column is not None
     }
     unknown: Record = dict.fromkeys(("on_steps_thread", *values))
     if steps.thread is not None:
         columns["on_steps_thread"] = [int(node.on_steps_thread) for node in tree.nodes]
-    kept = _largest(tree, wall)
-    number = {-1: None, **{node: place for place, node in enumerate(kept, start=1)}}
+    kept = _largest(tree, wall, most)
+    number = {-1: None, **{node: place for place, node in enumerate(kept, start=before + 1)}}
     rows: list[Record] = [
         {
             "node": number[node],
@@ -234,13 +300,79 @@ def range_rows(capture: Capture) -> Cut:
         }
         for node in kept
     ]
-    return rows, count - len(kept)
+    if len(kept) == count:
+        return rows, None
+    other = {**unknown, **dict.fromkeys(columns), "node": before + len(kept) + 1}
+    return _with_rest(rows, tree, columns, kept, other)
+
+
+def _seconds(name: str, column: Any) -> Any:
+    return column * S if name.endswith("_s") else column
+
+
+def _range_spread(capture: Capture, length: Ints) -> dict[str, Any]:
+    """Return columns of `nsys_ranges` on single ranges and steps, NaN where they are unknown."""
+    tree, steps = capture.tree, capture.steps
+    every = pd.RangeIndex(len(tree.nodes))
+    spread = _spread(pd.Series(length, dtype=np.int64).groupby(tree.node)).reindex(every)
+    numbered_ones = np.flatnonzero(tree.number != NO_NUMBER)
+    numbers = pd.Series(tree.number[numbered_ones]).groupby(tree.node[numbered_ones])
+    found: dict[str, Any] = {name: spread[name].to_numpy(np.float64) for name in spread}
+    for name, column in (("first_number", numbers.min()), ("last_number", numbers.max())):
+        found[name] = column.astype(object).reindex(every).to_numpy(np.object_)
+    count = len(steps)
+    if count < 2:
+        return {**found, "step_deviation_s": None}
+    # Steps without any of its ranges count as no time.
+    step = steps.at(tree.start)
+    inside = step >= 0
+    pairs = tree.node[inside] * count + step[inside]
+    different, number = np.unique(pairs, return_inverse=True)
+    sums = np.bincount(number, length[inside], minlength=len(different))
+    total, squares = (
+        np.bincount(different // count, values, minlength=len(every)) for values in (sums, sums**2)
+    )
+    variance = (squares - total**2 / count) / (count - 1)
+    return {**found, "step_deviation_s": np.sqrt(np.maximum(variance, 0.0))}
+
+
+def _with_rest(
+    rows: list[Record],
+    tree: RangeTree,
+    columns: Mapping[str, list[Any]],
+    kept: Sequence[int],
+    unknown: Record,
+) -> Cut:
+    """Add a row for all nodes that are not `kept` as rows; `unknown` are its other columns.
+
+    A range in another one that is cut too is in the outer one's figures already.
+    """
+    known = {-1, *kept}
+    cut = [node for node in range(len(tree.nodes)) if node not in known]
+    outer = [node for node in cut if tree.nodes[node].parent in known]
+    sums = {
+        name: sum(columns[name][node] for node in outer)
+        for name in columns
+        if name in _ADDED_UP and None not in (columns[name][node] for node in outer)
+    }
+    calls = sum(columns["calls"][node] for node in cut)
+    own = sum(columns["self_s"][node] for node in cut)
+    label = {"domain": "", "kind": "rest", "name": REST, "style": PUSH_POP}
+    row: Record = {**unknown, "parent": None, **label, **sums, "calls": calls, "self_s": own}
+    rest = Rest(rows=len(cut), things=calls, seconds=float(sums["wall_s"]))
+    return [*rows, row], rest
+
+
+# Columns that add up over ranges that do not lie in one another.
+_ADDED_UP = (
+    *("wall_s", "api_calls", "api_s", "kernels", "device_s", "projected_s", "elsewhere_s"),
+    *("copies", "copied_bytes", "copies_s"),
+)
 
 
 def _begun(capture: Capture) -> dict[str, Ints | None]:
     """Sum the CUDA calls of each node, and the device work by the call that began it."""
-    names = ("api_calls", "api_s", "kernels", "device_s", "elsewhere_s", "copies", "copied_bytes")
-    sums: dict[str, Ints | None] = dict.fromkeys((*names, "copies_s"))
+    sums: dict[str, Ints | None] = dict.fromkeys(_ADDED_UP[1:])
     if "calls" in capture.export.missing:
         return sums
     # The time of a call contains that of the calls it makes on its thread.
@@ -263,12 +395,13 @@ def _begun(capture: Capture) -> dict[str, Ints | None]:
         "copied_bytes": np.where(is_copy, _bytes(frame)[row], 0),
         "copies_s": np.where(moves, length, 0),
     }
-    return sums | sums_of_calls(capture.tree, calls, call, values)
+    sums |= sums_of_calls(capture.tree, calls, call, values)
+    return {**sums, "projected_s": projected(capture.tree, calls, work)}
 
 
-def _largest(tree: RangeTree, wall: Ints) -> list[int]:
+def _largest(tree: RangeTree, wall: Ints, most: int) -> list[int]:
     """Return the nodes in order; of too many those with most time, with all around them."""
-    if len(wall) <= MOST_ROWS:
+    if len(wall) <= most:
         return list(range(len(wall)))
     kept: set[int] = set()
     for node in np.argsort(-wall, kind="stable").tolist():
@@ -276,7 +409,7 @@ def _largest(tree: RangeTree, wall: Ints) -> list[int]:
         while node >= 0 and node not in kept:
             line.append(node)
             node = tree.nodes[node].parent
-        if len(kept) + len(line) > MOST_ROWS:
+        if len(kept) + len(line) > most:
             break
         kept.update(line)
     return sorted(kept)
@@ -393,7 +526,7 @@ def _of_source(
 MOST_POINTS = 2_000
 
 
-def memory_rows(export: Export) -> list[Record]:
+def memory_rows(export: Export, begin_ns: int) -> list[Record]:
     """Return rows of `nsys_memory`: a curve of each device and kind, over the whole capture."""
     frame = export.memory.sort_values("t", kind="stable")
     curve, curves = numbered(frame[["device", "kind"]])
@@ -411,7 +544,7 @@ def memory_rows(export: Export) -> list[Record]:
         before[by_address[1:]] = np.where(same, size[by_address[:-1]], 0)
         held = np.cumsum(size - before)
         kept = _highest(held)
-        moments = some["t"].to_numpy(np.int64)[kept] - export.begin_ns
+        moments = some["t"].to_numpy(np.int64)[kept] - begin_ns
         rows += [
             {"t_s": moment * S, "device": device_name(device), "kind": kind, "bytes": nbytes}
             for moment, nbytes in zip(moments.tolist(), held[kept].tolist(), strict=True)
@@ -428,144 +561,3 @@ def _highest(held: Ints) -> Ints:
     # In order of part and height, the last of each part is its highest; the earliest of these.
     order = np.lexsort((-np.arange(len(part)), held[:-1], part))
     return np.append(order[np.flatnonzero(np.append(np.diff(part), 1))], len(held) - 1)
-
-
-# --- When devices were busy, and the causes of gaps ----------------------------------------------
-
-# The rules are those of the torch layer. Only time in steps counts. Without steps a device's time
-# is from its first kernel to the end of its last one: the time before is no gap of the program's.
-
-# Calls that return when the device has done what they wait for; a copy within or to a device
-# and one that says it is asynchronous do not.
-_WAITS = re.compile(r"cu(da)?\w*Synchronize|cu(da)?Memcpy(?!\w*(Async|DtoD|Peer))")
-
-
-def gap_rows(capture: Capture) -> list[Record]:
-    """Return rows of `nsys_gaps`; none where the file has no calls: causes would be guesses."""
-    if not len(capture.export.calls):
-        return []
-    frame, steps = capture.export.work, capture.steps
-    start, end = (frame[name].to_numpy(np.int64) for name in ("start", "end"))
-    begun = launched(frame, capture.export.calls, UNKNOWN)
-    host = _host(capture)
-    rows: list[Record] = []
-    for name, some, busy, copies in _devices(capture):
-        if not len(some):
-            continue
-        kernels = Kernels(start[some], end[some], begun[some])
-        runs = steps.runs() or [(int(start[some[0]]), int(end[some].max()))]
-        gaps = gaps_between(kernels, busy, copies, host, runs)
-        # Time between two steps belongs to neither.
-        rows += [
-            {
-                "device": name,
-                **row,
-                "after": _kernel_label(capture, some, after),
-                "before": _kernel_label(capture, some, before),
-            }
-            for row, after, before in by_cause(gaps, steps.counted(gaps.begin, gaps.end))
-        ]
-    return sorted(rows, key=lambda row: float(row["total_s"] or 0), reverse=True)
-
-
-def _devices(capture: Capture) -> Iterator[tuple[str, Ints, Intervals, Intervals]]:
-    """Yield the name, kernels, busy times and copies of each device.
-
-    Kernels are positions in the export's frame of work; those launched before the first step are
-    among them.
-    """
-    frame = capture.export.work
-    start, end, device = (frame[name].to_numpy(np.int64) for name in ("start", "end", "device"))
-    copies, sets = ((frame["kind"] == kind).to_numpy(np.bool_) for kind in (COPY, SET))
-    in_order = np.argsort(start, kind="stable")
-    # Those that worked in the steps, or for them.
-    worked = capture.steps.counted(start, end) > 0
-    worked[capture.work.row] = True
-    for number in np.unique(device[worked]).tolist():
-        own = device == number
-        works, copied = own & ~copies, own & copies
-        kernels = in_order[(works & ~sets)[in_order]]
-        busy, copying = (Intervals.united(start[some], end[some]) for some in (works, copied))
-        yield device_name(number), kernels, busy, copying
-
-
-def _host(capture: Capture) -> Host:
-    calls, steps, tree = capture.export.calls, capture.steps, capture.tree
-    names = calls["name"]
-    waits = {name for name in names.unique() if _WAITS.match(str(name))}
-    ended = calls["end"].to_numpy(np.int64)[names.isin(waits).to_numpy(np.bool_)]
-    edges = np.array([*steps.times.start.tolist(), *(until for _, until in steps.runs())], np.int64)
-    # From each step's begin to the first range in which the model works, on the steps' thread.
-    labels = [node.label for node in tree.nodes]
-    kinds = (MODULE, FORWARD, BACKWARD)
-    works = np.array([each.domain == DOMAIN and each.kind in kinds for each in labels], np.bool_)
-    works = works[tree.node] & tree.nests & (tree.thread == steps.thread)
-    begins = np.sort(tree.start[works])
-    start, end = steps.times.start, steps.times.end
-    first = at(begins, np.searchsorted(begins, start), UNKNOWN)
-    inside = first < end
-    return Host(np.sort(ended), Intervals.united(start[inside], first[inside]), np.unique(edges))
-
-
-def _kernel_label(capture: Capture, kernels: Ints, position: int) -> str | None:
-    """Return a kernel's name and the range that it was launched in."""
-    if position < 0:
-        return None
-    row, tree = int(kernels[position]), capture.tree
-    name = str(capture.export.work["name"].iloc[row])
-    innermost = capture.work.innermost[capture.work.row == row]
-    inside = tree.node[innermost[innermost >= 0]].tolist()
-    return f"{name} in {tree.nodes[inside[0]].label.name}" if inside else name
-
-
-# --- All tables -----------------------------------------------------------------------------------
-
-
-class CaptureFacts(TypedDict):
-    """Totals over the steps of a capture, or over the whole of it."""
-
-    steps: int
-    first_step: int | None
-    last_step: int | None
-    per: Literal["step", "capture"]
-    captured_s: float
-    steps_wall_s: float | None
-    unlaunched: int
-    graphs_whole: int
-    open_ranges: int
-    left_out: dict[str, int]
-
-
-def rows_of(export: Export) -> tuple[dict[str, list[Record]], CaptureFacts]:
-    """Return rows by table, and the facts of the capture."""
-    capture = Capture.of(export)
-    cut = {
-        "nsys_ranges": range_rows(capture),
-        "nsys_kernels": kernel_rows(capture),
-        "nsys_copies": copy_rows(capture),
-        "nsys_api": api_rows(capture),
-    }
-    rows = {
-        "nsys_steps": step_rows(capture),
-        **{name: some for name, (some, _) in cut.items()},
-        "nsys_backtraces": backtrace_rows(capture),
-        "nsys_memory": memory_rows(export),
-        "nsys_samples": sample_rows(capture),
-        "nsys_gaps": gap_rows(capture),
-    }
-    steps, work = capture.steps, capture.work
-    numbers = [number for number in steps.numbers if number is not None]
-    wall = int((steps.times.end - steps.times.start).sum())
-    graphs = export.work["kind"].iloc[work.row] == GRAPH
-    return rows, {
-        "steps": len(steps),
-        "first_step": min(numbers, default=None),
-        "last_step": max(numbers, default=None),
-        "per": "step" if len(steps) else "capture",
-        "captured_s": (export.end_ns - export.begin_ns) * S,
-        "steps_wall_s": wall * S if len(steps) else None,
-        "unlaunched": int((work.call < 0).sum()),
-        "graphs_whole": int(graphs.sum()),
-        "open_ranges": export.open_ranges,
-        "left_out": {name: count for name, (_, count) in cut.items() if count},
-    }

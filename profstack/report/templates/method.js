@@ -37,7 +37,7 @@ import {
   term,
 } from "./dom.js";
 import { asRecords, makeTable, ownColumn, placeCell, sourceCells, whyEmpty } from "./table.js";
-import { drop, linkTo, rowsOf } from "./views.js";
+import { drop, isImportAlone, linkTo, rowsOf } from "./views.js";
 
 export const methodView = {
   id: "method",
@@ -570,17 +570,22 @@ function drawWatch(page) {
     drop("watch");
     return;
   }
-  if (facts) drawWatchCards(byId("watch-cards"), facts);
+  const isImport = isImportAlone(page.facts);
+  if (isImport)
+    byId("watch").querySelector(".lead").textContent =
+      "What the program was doing, by the samples of the imported file. Shares are of the sampled " +
+      "time of all threads.";
+  if (facts) drawWatchCards(byId("watch-cards"), facts, isImport);
   if (table) drawWatchTable(byId("watch-table"), page);
   drawOutliers(byId("watch-outliers"), page);
 }
 
-function drawWatchCards(box, facts) {
+function drawWatchCards(box, facts, isImport) {
   box.append(
     card(
       "samples",
       figure(facts.samples, "plain", { layer: "watch", kind: "counted", reason: facts.reason }),
-      isNumber(facts.interval_s) ? "one every " + formatSeconds(facts.interval_s) : null,
+      isNumber(facts.interval_s) && !isImport ? "one every " + formatSeconds(facts.interval_s) : null,
     ),
   );
   box.append(

@@ -48,26 +48,35 @@ export const nsysView = {
   title: "Nsight Systems",
   needs: [
     "nsys_modules",
+    "nsys_processes",
     "nsys_steps",
     "nsys_ranges",
+    "nsys_stats",
     "nsys_kernels",
     "nsys_copies",
     "nsys_api",
+    "nsys_waits",
+    "nsys_communication",
     "nsys_backtraces",
     "nsys_memory",
     "nsys_samples",
     "nsys_gaps",
+    "nsys_longest_gaps",
   ],
   has: (page) => Boolean(page.facts.nsys),
   parts: [
     ["nsys-capture", drawNsys],
+    ["nsys-processes", drawNsysProcesses],
     ["nsys-modules", drawNsysModules],
     ["nsys-ranges", drawNsysRanges],
+    ["nsys-stats", drawNsysStats],
     ["nsys-kernels", drawNsysDevice],
     ["nsys-memory", drawNsysMemory],
     ["nsys-api", drawNsysHost],
   ],
 };
+
+const isText = (value) => typeof value === "string";
 
 const NSYS_RAW = { layer: "nsys", kind: "raw" };
 const NSYS_COUNT = { layer: "nsys", kind: "counted" };
@@ -94,7 +103,15 @@ function drawNsys(page) {
           steps,
           " of a capture of ",
           formatSeconds(fact.captured_s),
-          ". Figures are ",
+          ". ",
+          isText(fact.step_range)
+            ? [
+                "Its steps are the ranges ",
+                el("code", {}, fact.step_range),
+                fact.step_range_asked ? ". " : ", which repeat (--step-range names others). ",
+              ]
+            : "",
+          "Figures are ",
           term("per-step", "per step"),
           ", ",
         ]
@@ -118,11 +135,14 @@ function drawNsys(page) {
 
 function nsysSentences(fact) {
   return [
+    (fact.processes || []).length > 1
+      ? plural(fact.processes.length, "process", "processes") +
+        " of the file are side by side. Those that make no steps are seen in the steps of process " +
+        fact.process +
+        "."
+      : null,
     fact.other_processes
-      ? [
-          plural(fact.other_processes, "other process is", "other processes are"),
-          " in the file and left out: all figures are of process " + fact.process + ".",
-        ]
+      ? [plural(fact.other_processes, "other process is", "other processes are"), " left out."]
       : null,
     fact.unlaunched
       ? [
@@ -146,7 +166,8 @@ function drawNsysCards(page) {
   // Ranges are the host's: they are beside its own clean step.
   const clean = benchmark.clock === "device" ? benchmark.host_median_s : benchmark.median_s;
   if (!table) return;
-  const records = asRecords(table);
+  const isMain = (record) => isOfMain(page, record);
+  const records = asRecords(table).filter(isMain);
   const devices = new Set(records.map((record) => record.device)).size;
   const typical = (key) => columnMedian(records, key);
   // A step has a row for each device: what is counted adds up over them.
@@ -160,6 +181,7 @@ function drawNsysCards(page) {
   };
   const wall = typical("wall_s");
   const idle = typical("idle_s");
+  const fully = typical("fully_idle_s");
   const copies = nsysSum(page, "nsys_copies", "bytes");
   append(
     byId("nsys-cards"),
@@ -190,7 +212,10 @@ function drawNsysCards(page) {
               ? "no kernel, on each of " + devices + " devices"
               : "no kernel on the device",
             figure(idle, "s", { ...NSYS_RAW, reason: whyEmpty(columnOf(table, "idle_s")) }),
-            isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null,
+            [
+              isNumber(idle) && wall ? formatPercent(idle / wall) + " of the step" : null,
+              isNumber(fully) ? "; no copy either for " + formatSeconds(fully) : null,
+            ],
           ),
       isNumber(copies)
         ? card(
@@ -203,9 +228,16 @@ function drawNsysCards(page) {
   );
 }
 
+// Whether a row is of the process that makes the steps.
+const isOfMain = (page, record) =>
+  record.process === undefined ||
+  record.process === null ||
+  record.process === page.facts.nsys.process;
+
 function nsysSum(page, name, key) {
   const values = page.tables[name]
     ? asRecords(page.tables[name])
+        .filter((record) => isOfMain(page, record))
         .map((record) => record[key])
         .filter(isNumber)
     : [];
@@ -243,10 +275,23 @@ function drawNsysModules(page) {
                   records.length +
                   (apart === 1 ? " differs" : " differ"),
               )
-            : el("b", {}, "They agree in " + plural(records.length, "module")),
-          ": calls by more than 1\u00a0%, host times, as if the steps of both had been " +
-            "equally long, by more than 30\u00a0% and 20\u00a0µs, device times by more than " +
-            "10\u00a0% and 1\u00a0µs.",
+            : isText(fact.not_compared)
+              ? ["They are not compared: " + fact.not_compared]
+              : el(
+                  "b",
+                  {},
+                  "No difference is beyond chance in " + plural(records.length, "module"),
+                ),
+          isText(fact.not_compared)
+            ? "."
+            : ": calls by more than 1\u00a0%, host times by more than 30\u00a0% and 20\u00a0µs, " +
+              "device times by more than 10\u00a0% and 1\u00a0µs, and times by more than the " +
+              "95\u00a0% interval of their difference.",
+          isNumber(fact.step_ratio)
+            ? " A step took " +
+              formatFactor(fact.step_ratio) +
+              " times as long under nsys: host times are compared as if both had been equally long."
+            : "",
         ]
       : ["Forward calls of modules. The torch layer recorded nothing to hold them against."],
   );
@@ -261,7 +306,9 @@ function drawNsysModules(page) {
       "path",
       "disagreement",
       "host_s",
+      "host_reach_s",
       "torch_host_s",
+      "torch_host_reach_s",
       "host_ratio",
       "device_s",
       "torch_device_s",
@@ -289,9 +336,14 @@ const NSYS_RANGE_FIRST = [
   "wall_s",
   "self_s",
   "device_s",
+  "projected_s",
   "elsewhere_s",
   "kernels",
   "calls",
+  "median_s",
+  "shortest_s",
+  "longest_s",
+  "deviation_s",
   "api_s",
   "api_calls",
   "copies_s",
@@ -309,6 +361,7 @@ function drawNsysRanges(page) {
   const longest = longestOf(records, ["wall_s", "device_s"]);
   const domains = new Set(records.map((record) => record.domain));
   const threads = new Set(records.map((record) => record.on_steps_thread));
+  const processes = new Set(records.map((record) => record.process));
   const tree = makeTree(byId("nsys-range-tree"), {
     table,
     roots: nsysForest(records),
@@ -316,12 +369,14 @@ function drawNsysRanges(page) {
     view: "nsys",
     keyOf: (record) => "range-" + record.node,
     sort: { key: "wall_s", direction: -1 },
-    first: NSYS_RANGE_FIRST,
+    first: processes.size > 1 ? withProcess(NSYS_RANGE_FIRST) : NSYS_RANGE_FIRST,
     hidden: [
       "node",
       "parent",
       "kind",
       "style",
+      "step_deviation_s",
+      ...(processes.size > 1 ? [] : ["process"]),
       ...(domains.size > 1 ? [] : ["domain"]),
       ...(threads.size > 1 ? [] : ["on_steps_thread"]),
     ],
@@ -422,23 +477,28 @@ const nsysModuleOf = (record) => (record.range_kind === "module" ? record.range_
 const nsysSame = (records, keys) =>
   keys.filter((key) => new Set(records.map((record) => record[key])).size < 2);
 
+// Columns with the process behind the first one.
+const withProcess = ([name, ...others]) => [name, "process", ...others];
+
 // spec: that of makeTable, with `frame` (the table of the file) and `otherwise` (a text for none)
 function nsysTable(page, name, place, spec) {
   const table = page.tables[name];
-  if (!table) {
+  const records = table ? asRecords(table).filter(spec.filter || (() => true)) : [];
+  if (!records.length) {
     nsysLacking(page, spec.frame, place, spec.otherwise);
     return;
   }
-  const records = asRecords(table);
+  const isOne = nsysSame(records, ["process"]).length > 0;
   makeTable(byId(place), {
     table,
     view: "nsys",
     barColour: "var(--self)",
     moduleOf: records.some(nsysModuleOf) ? nsysModuleOf : null,
     ...spec,
-    hidden: [...(spec.hidden || []), ...nsysSame(records, spec.unless || [])],
+    first: isOne || !spec.first ? spec.first : withProcess(spec.first),
+    hidden: [...(spec.hidden || []), ...nsysSame(records, [...(spec.unless || []), "process"])],
     keyOf: (record) =>
-      spec.key
+      [...spec.key, ...(isOne ? [] : ["process"])]
         .map((key) =>
           record[key] === null ? "" : key === "stack" ? hash(record[key]) : record[key],
         )
@@ -464,12 +524,14 @@ function drawNsysDevice(page) {
       "range_name",
       "stream",
       "device",
+      "grid",
+      "block",
       "launched_by",
       "in_graph",
     ],
     hidden: ["range_kind"],
     unless: ["device", "in_graph"],
-    key: ["name", "device", "stream", "range_kind", "range_name", "launched_by"],
+    key: ["name", "device", "stream", "range_kind", "range_name", "launched_by", "grid", "block"],
   });
   nsysTable(page, "nsys_copies", "nsys-copy-table", {
     name: "copies of nsys",
@@ -508,11 +570,92 @@ function drawNsysDevice(page) {
     sort: { key: "total_s", direction: -1 },
     bars: ["total_s", "longest_s"],
     barColour: "var(--backward)",
-    first: ["cause", "total_s", "count", "longest_s", "after", "before"],
+    first: ["cause", "device", "total_s", "fully_idle_s", "count", "longest_s", "after", "before"],
     unless: ["device"],
     key: ["cause", "device"],
     plain: true,
-    cells: { cause: (value) => el("td", { class: "text" }, term("gap", value)) },
+    cells: { cause: nsysCauseCell },
+  });
+  nsysTable(page, "nsys_longest_gaps", "nsys-longest-gap-table", {
+    name: "longest gaps of nsys",
+    frame: "work",
+    otherwise: "No gap between kernels was found.",
+    sort: { key: "gap_s", direction: -1 },
+    bars: ["gap_s"],
+    barColour: "var(--backward)",
+    unless: ["device"],
+    key: ["started_s", "device"],
+    cells: { cause: nsysCauseCell },
+  });
+  nsysTable(page, "nsys_communication", "nsys-communication-table", {
+    name: "communication of nsys",
+    frame: "work",
+    otherwise: "No kernel of NCCL or another library of collectives ran.",
+    sort: { key: "busy_s", direction: -1 },
+    bars: ["busy_s"],
+    barColour: "var(--backward)",
+    first: ["collective", "busy_s", "exposed_s", "overlapped_s", "overlapped_share", "calls"],
+    unless: ["device"],
+    key: ["collective", "device"],
+    plain: true,
+  });
+}
+
+const nsysCauseCell = (value) => el("td", { class: "text" }, term("gap", value));
+
+function drawNsysProcesses(page) {
+  const records = page.tables.nsys_processes ? asRecords(page.tables.nsys_processes) : [];
+  if (records.length < 2) {
+    byId("nsys-process-table").closest("section").remove();
+    return;
+  }
+  nsysTable(page, "nsys_processes", "nsys-process-table", {
+    name: "processes of nsys",
+    bars: ["wall_s", "busy_s"],
+    unless: ["steps", "own_steps"],
+    key: ["device"],
+    plain: true,
+  });
+}
+
+// By name, as `nsys stats` has them: what devices do, and what the host calls.
+const NSYS_ON_DEVICE = ["kernel", "graph", "copy", "fill", "wait"];
+
+function drawNsysStats(page) {
+  const common = {
+    sort: { key: "total_s", direction: -1 },
+    bars: ["total_s", "share"],
+    key: ["kind", "name", "device"],
+    first: [
+      "name",
+      "total_s",
+      "share",
+      "calls",
+      "mean_s",
+      "median_s",
+      "shortest_s",
+      "longest_s",
+      "deviation_s",
+      "kind",
+    ],
+  };
+  const onDevice = (record) => NSYS_ON_DEVICE.includes(record.kind);
+  nsysTable(page, "nsys_stats", "nsys-device-stats-table", {
+    ...common,
+    name: "device work by name",
+    frame: "work",
+    otherwise: "No device worked in the capture.",
+    barColour: "var(--backward)",
+    unless: ["device"],
+    filter: onDevice,
+  });
+  nsysTable(page, "nsys_stats", "nsys-host-stats-table", {
+    ...common,
+    name: "calls by name",
+    frame: "calls",
+    otherwise: "No call was traced.",
+    hidden: ["device"],
+    filter: (record) => !onDevice(record),
   });
 }
 
@@ -536,6 +679,17 @@ function drawNsysHost(page) {
             : shown(value, "count", whyEmpty(column)),
         ),
     },
+  });
+  nsysTable(page, "nsys_waits", "nsys-wait-table", {
+    name: "waits of nsys",
+    frame: "synchronisations",
+    otherwise: "Nothing waited for a device.",
+    sort: { key: "wait_s", direction: -1 },
+    bars: ["wait_s"],
+    first: ["kind", "wait_s", "calls", "longest_s", "called", "range_name", "stream", "device"],
+    hidden: ["range_kind"],
+    unless: ["device"],
+    key: ["kind", "device", "stream", "called", "range_kind", "range_name"],
   });
   nsysTable(page, "nsys_backtraces", "nsys-backtrace-table", {
     name: "stacks of nsys",

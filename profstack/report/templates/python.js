@@ -52,7 +52,16 @@ import {
   twigCell,
   whyEmpty,
 } from "./table.js";
-import { drop, filterOf, isWithin, linkTo, onFilter, onKey, settledSlices } from "./views.js";
+import {
+  drop,
+  filterOf,
+  isImportAlone,
+  isWithin,
+  linkTo,
+  onFilter,
+  onKey,
+  settledSlices,
+} from "./views.js";
 
 export const pythonView = {
   id: "python",
@@ -73,6 +82,8 @@ const GROUP_SUMS = [
 export const isOwn = (record) =>
   record.own === null || record.own === undefined ? record.package === OWN_FILES : record.own;
 
+// Of a profile that was imported all figures are of the whole program.
+let perStep = " per step";
 const PROFILED = { step: "steps", startup: "start-up", program: "whole program, imported" };
 
 function drawFunctions(page) {
@@ -85,6 +96,11 @@ function drawFunctions(page) {
     byId("call-tree").remove();
     byId("function-table").append(remark("The cprofile layer saw no function in this run."));
     return;
+  }
+  if (isImportAlone(page.facts)) {
+    byId("functions").querySelector(".lead").textContent =
+      "Host time of the whole program, as the imported profile has it.";
+    perStep = "";
   }
   const showRoot = drawCallTree(page);
   const records = asRecords(table);
@@ -1161,7 +1177,7 @@ const wayNode = (node) => ({
 });
 
 const NODE_WORDS = {
-  all: "all that the profile saw, per step",
+  all: "all that the profile saw",
   cycle: "functions that call each other in a circle; who lies inside whom is not known",
   member: "in a cycle: its own time and its calls out of the cycle",
   package: "functions of one library, with what they call in it",
@@ -1252,7 +1268,7 @@ function drawCallEdges(box, index) {
         " without, in " +
         formatCount(record[3]) +
         (record[3] === 1 ? " call" : " calls") +
-        " per step. Shares are of the time with callees." +
+        perStep + ". Shares are of the time with callees." +
         (cycle >= 0
           ? " It is part of a circle of functions that call each other: their times hold one " +
             "another, and shares may add up to more than the whole."

@@ -40,9 +40,10 @@ _UNITS = (
     ("_mac", "mac"),
 )
 _BARE_UNITS = {"bytes": "bytes", "flop": "flop", "share": "share"}
-_PLAIN = frozenset(
+# Whole numbers that name things: they are written in full.
+PLAIN = frozenset(
     {"line", "index", "depth", "instance", "stream", "slice", "step", "batch_size"}
-    | {"node", "parent", "process", "tensors"}
+    | {"node", "parent", "process", "tensors", "first_number", "last_number"}
 )
 # Layers that numbers come from; the others (`profstack`, `step clock`) are never missing.
 _LAYERS = frozenset(("cprofile", "flops", "memory", "nvtx", "torch", "watch"))
@@ -75,7 +76,7 @@ class Column:
             return "text"
         if self.type == "BOOLEAN":
             return "flag"
-        if self.name in _PLAIN:
+        if self.name in PLAIN:
             return "plain"
         units = [unit for ending, unit in _UNITS if self.name.endswith(ending)]
         return units[0] if units else _BARE_UNITS.get(self.name, "count")

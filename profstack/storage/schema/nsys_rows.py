@@ -38,6 +38,22 @@ _NOT_IN_STEP = cell("no device did any work in the step")
 _StepWork = Annotated[Raw, _NO_WORK, _NOT_IN_STEP]
 _TorchTime = Annotated[Raw, layer("torch"), cell(NOT_SEEN_BY_TORCH)]
 _Compared = Annotated[Raw, "nsys over torch", layer("profstack"), needs("torch")]
+_Process = Annotated[
+    Fact, "number of the process", empty("the import is of an older version: of one process")
+]
+_Shortest = Annotated[Raw, "shortest | the shortest one"]
+_Longest = Annotated[Raw, "longest | the longest one"]
+_Deviation = Annotated[
+    Raw, "deviation | standard deviation", empty("there is one of each"), cell("there is one")
+]
+_FullyIdle = Annotated[Raw, "without copies | the part of it in which no copy ran either"]
+_After = Annotated[
+    Text, empty("no kernel ran before"), cell("no kernel ran before it in the capture")
+]
+_Before = Annotated[
+    Text, empty("no kernel ran after"), cell("no kernel ran after it in the capture")
+]
+_NO_LATER = empty("the import is of an older version")
 
 
 class NsysModuleRow(TypedDict):
@@ -54,8 +70,19 @@ class NsysModuleRow(TypedDict):
     host_s: Annotated[
         Raw, "host (nsys) | host time in forward by nsys, children included", _NO_RANGE
     ]
+    host_reach_s: Annotated[
+        Raw,
+        "± (nsys) | half of the 95 % interval of the host time by nsys, over its steps",
+        empty("the capture has fewer than two steps, or is an older import"),
+        _NO_RANGE,
+    ]
     torch_host_s: Annotated[
         _TorchTime, "host (torch) | host time in forward by the torch layer, children included"
+    ]
+    torch_host_reach_s: Annotated[
+        _TorchTime,
+        "± (torch) | the same by the torch layer, over its slices and steps",
+        empty("the torch layer's slices have fewer than two steps"),
     ]
     host_ratio: Annotated[
         _Compared,
@@ -80,10 +107,38 @@ class NsysModuleRow(TypedDict):
     ]
     disagreement: Annotated[
         Text,
-        "what the two differ in, and by how much; null where they agree",
+        "what the two differ in, and by how much; null where no difference is beyond chance",
         needs("torch"),
-        empty("the two agree in every module"),
-        cell("the two agree"),
+        empty("no difference is beyond chance, or the two are not of the same steps"),
+        cell("no difference is beyond chance"),
+    ]
+
+
+class NsysProcessRow(TypedDict):
+    """A process of the capture, by device."""
+
+    process: _Process
+    device: Annotated[Text, "device", _NO_WORK, cell("it worked on no device")]
+    steps: Annotated[Fact, "steps that its figures are means of; 0 for the whole capture"]
+    own_steps: Annotated[Flag, "own steps | whether it makes them itself"]
+    wall_s: Annotated[Raw, "host time | host time of a step, or of the capture"]
+    ranges: Annotated[Counted, "NVTX ranges"]
+    api_calls: Annotated[
+        Counted, "CUDA calls | calls of CUDA", _NO_CALL, cell("it made no CUDA call")
+    ]
+    kernels: Annotated[Counted, "kernels", _NO_WORK, cell("it worked on no device")]
+    device_s: Annotated[
+        Raw, "device time | device time of the kernels", _NO_WORK, cell("it worked on no device")
+    ]
+    busy_s: Annotated[
+        Raw,
+        "device busy | time in which one of them ran",
+        _NO_WORK,
+        cell("it worked on no device"),
+    ]
+    copies: Annotated[Counted, "copies and fills", _NO_WORK, cell("it worked on no device")]
+    copies_s: Annotated[
+        Raw, "copying | device time of these", _NO_WORK, cell("it worked on no device")
     ]
 
 
@@ -96,10 +151,15 @@ class NsysStepRow(TypedDict):
     wall_s: Annotated[Raw, "host time | host time"]
     kernels: Annotated[Counted, "kernels launched in the step", _NO_WORK, _NOT_IN_STEP]
     device_s: Annotated[_StepWork, "device time | device time of these kernels, whenever they ran"]
-    busy_s: Annotated[_StepWork, "device busy | time of the step in which a kernel ran"]
+    busy_s: Annotated[_StepWork, "device busy | time of the step in which a kernel or fill ran"]
     idle_s: Annotated[
-        _StepWork, "device idle | time of the step in which none ran; copies alone do not count"
+        _StepWork, "device idle | time of the step in which none ran, though a copy may have"
     ]
+    fully_idle_s: Annotated[
+        _StepWork,
+        "idle without copies | time of the step in which neither a kernel, a fill nor a copy ran",
+    ]
+    process: _Process
 
 
 class NsysRangeRow(TypedDict):
@@ -121,9 +181,33 @@ class NsysRangeRow(TypedDict):
     on_steps_thread: Annotated[
         Flag, "steps' thread | whether its thread is the one that makes the steps"
     ]
+    first_number: Annotated[
+        Fact,
+        "first number | lowest running number that its name had",
+        empty("no name has a running number"),
+        cell("its name has no running number"),
+    ]
+    last_number: Annotated[
+        Fact,
+        "last number | highest running number that its name had",
+        empty("no name has a running number"),
+        cell("its name has no running number"),
+    ]
     calls: Annotated[Counted, "ranges per step"]
     wall_s: Annotated[Raw, "host time | host time inside, ranges within it included"]
     self_s: Annotated[Raw, "host time inside without the rows below it"]
+    median_s: Annotated[
+        Raw, "median | median host time of one", _NO_LATER, cell("not known of rows added up")
+    ]
+    shortest_s: Annotated[_Shortest, _NO_LATER, cell("not known of rows added up")]
+    longest_s: Annotated[_Longest, _NO_LATER, cell("not known of rows added up")]
+    deviation_s: _Deviation
+    step_deviation_s: Annotated[
+        Raw,
+        "deviation of steps | standard deviation of its host time per step",
+        empty("the capture has fewer than two steps"),
+        cell("not known of rows added up"),
+    ]
     api_calls: Annotated[Counted, "CUDA calls | CUDA calls that began inside", _NO_CALL]
     api_s: Annotated[
         Raw,
@@ -134,6 +218,12 @@ class NsysRangeRow(TypedDict):
     device_s: Annotated[
         Raw, "device time | device time of these kernels, added up over streams", _NO_WORK
     ]
+    projected_s: Annotated[
+        Raw,
+        "on the device | from the begin of the first device work launched inside to the end of the "
+        "last; of several ranges added up",
+        _NO_WORK,
+    ]
     elsewhere_s: Annotated[
         Raw,
         "of it by other threads | "
@@ -143,6 +233,33 @@ class NsysRangeRow(TypedDict):
     copies: Annotated[Counted, "copies and fills begun inside", _NO_WORK]
     copied_bytes: Annotated[Counted, "bytes copied", _NO_WORK]
     copies_s: Annotated[Raw, "copying | device time of the copies and fills", _NO_WORK]
+    process: _Process
+
+
+class NsysStatRow(TypedDict):
+    """Kernels, copies or calls of one name, as `nsys stats` has them."""
+
+    kind: Annotated[
+        str, "kernel, graph, copy, fill, wait, or a library of calls: cuda, cudnn, cublas, os"
+    ]
+    name: Annotated[str, "kernel, kind of copy, or function"]
+    device: Annotated[Text, "device", _NO_WORK, cell("a call is the host's")]
+    calls: Annotated[Counted, "how many per step"]
+    total_s: Annotated[
+        Raw, "time | their time: of kernels and copies device time, of calls host time"
+    ]
+    share: Annotated[
+        Raw,
+        "share of the time of all of this kind",
+        empty("nothing took any time"),
+        cell("nothing of this kind took any time"),
+    ]
+    mean_s: Annotated[Raw, "mean | mean time of one"]
+    median_s: Annotated[Raw, "median | median time of one"]
+    shortest_s: _Shortest
+    longest_s: _Longest
+    deviation_s: _Deviation
+    process: _Process
 
 
 class NsysKernelRow(TypedDict):
@@ -156,7 +273,21 @@ class NsysKernelRow(TypedDict):
     launched_by: Annotated[
         Text, "the CUDA call that launched it", _LAUNCHES_UNKNOWN, _LAUNCH_UNKNOWN
     ]
-    in_graph: Annotated[Flag, "in a graph | whether it ran in a CUDA graph"]
+    in_graph: Annotated[
+        Flag, "in a graph | whether it ran in a CUDA graph", cell("not known of rows added up")
+    ]
+    grid: Annotated[
+        Text,
+        "blocks in x, y and z",
+        empty("the file does not say how kernels were launched"),
+        cell("a graph has none of its own, and rows added up have several"),
+    ]
+    block: Annotated[
+        Text,
+        "threads of a block in x, y and z",
+        empty("the file does not say how kernels were launched"),
+        cell("a graph has none of its own, and rows added up have several"),
+    ]
     calls: Annotated[Counted, "kernels per step"]
     device_s: _DeviceTime
     longest_s: Annotated[Raw, "the longest one"]
@@ -166,6 +297,7 @@ class NsysKernelRow(TypedDict):
         _LAUNCHES_UNKNOWN,
         _LAUNCH_UNKNOWN,
     ]
+    process: _Process
 
 
 class NsysCopyRow(TypedDict):
@@ -196,6 +328,7 @@ class NsysCopyRow(TypedDict):
         empty("no copy took any time"),
         cell("it took no time"),
     ]
+    process: _Process
 
 
 class NsysApiRow(TypedDict):
@@ -214,6 +347,51 @@ class NsysApiRow(TypedDict):
         empty("the file does not say which calls failed"),
         cell("it is not traced whether these calls fail"),
     ]
+    process: _Process
+
+
+class NsysWaitRow(TypedDict):
+    """Waits for a device, by kind and innermost range."""
+
+    kind: Annotated[
+        str,
+        "event, stream or context sync: the host waits; stream wait sync: a stream waits for an "
+        "event",
+    ]
+    device: Annotated[Text, "device"]
+    stream: Annotated[
+        Fact,
+        "stream",
+        empty("all waits are for whole contexts"),
+        cell("a wait for a whole context has none"),
+    ]
+    called: Annotated[
+        Text, "called by | the CUDA call that waited", _LAUNCHES_UNKNOWN, _LAUNCH_UNKNOWN
+    ]
+    range_kind: _RangeKind
+    range_name: _RangeName
+    calls: Annotated[Counted, "waits per step"]
+    wait_s: Annotated[Raw, "time waited | time in them"]
+    longest_s: _Longest
+    process: _Process
+
+
+class NsysCommunicationRow(TypedDict):
+    """Kernels that communicate between devices, and what ran on the device meanwhile."""
+
+    device: Annotated[Text, "device"]
+    collective: Annotated[str, "AllReduce, AllGather, ...: as the kernel's name has it"]
+    calls: Annotated[Counted, "kernels per step"]
+    device_s: Annotated[Raw, "device time | device time, added up over streams"]
+    busy_s: Annotated[Raw, "time | time in which one of them ran"]
+    overlapped_s: Annotated[
+        Raw, "overlapped | the part of it in which a kernel of another kind ran on the device"
+    ]
+    exposed_s: Annotated[Raw, "exposed | the part of it in which none did"]
+    overlapped_share: Annotated[
+        Raw, "overlapped share | share of the time that was overlapped", cell("it took no time")
+    ]
+    process: _Process
 
 
 class NsysBacktraceRow(TypedDict):
@@ -236,6 +414,7 @@ class NsysBacktraceRow(TypedDict):
         empty("all of them are CPU samples"),
         cell("a CPU sample has no duration"),
     ]
+    process: _Process
 
 
 class NsysMemoryRow(TypedDict):
@@ -245,6 +424,7 @@ class NsysMemoryRow(TypedDict):
     device: Annotated[Text, "device"]
     kind: Annotated[str, "kind of memory"]
     bytes: Annotated[CountedWhole, "held | bytes held, of those taken since the capture began"]
+    process: _Process
 
 
 class NsysSampleRow(TypedDict):
@@ -256,7 +436,10 @@ class NsysSampleRow(TypedDict):
     total_samples: Annotated[
         Raw, "samples with callees | samples per step in which it was on the stack"
     ]
-    self_share: Annotated[Raw, "share | share of all samples in which it was innermost"]
+    self_share: Annotated[
+        Raw, "share | share of all samples of the process in which it was innermost"
+    ]
+    process: _Process
 
 
 class NsysGapRow(TypedDict):
@@ -265,17 +448,28 @@ class NsysGapRow(TypedDict):
     device: Annotated[Text, "device that was idle"]
     cause: GapCause
     count: Annotated[Counted, "gaps per step"]
-    total_s: Annotated[Raw, "time the device was idle in them"]
+    total_s: Annotated[Raw, "idle | time in which the device ran no kernel or fill"]
+    fully_idle_s: _FullyIdle
     longest_s: Annotated[Raw, "the longest one"]
-    after: Annotated[
-        Text,
-        "kernel before the longest one, and its range",
-        empty("no kernel ran before"),
-        cell("no kernel ran before it in the capture"),
+    after: Annotated[_After, "kernel or fill before the longest one, and its range"]
+    before: Annotated[_Before, "kernel or fill after it, and its range"]
+    process: _Process
+
+
+class NsysLongestGapRow(TypedDict):
+    """One of the longest times in which a device ran no kernel or fill."""
+
+    started_s: Annotated[Moment, "began | since the capture began"]
+    gap_s: Annotated[Raw, "idle | how long it lasted, between steps too"]
+    fully_idle_s: _FullyIdle
+    cause: GapCause
+    step: Annotated[
+        Fact,
+        "number of the step it began in",
+        empty("the capture has no steps"),
+        cell("it began between steps"),
     ]
-    before: Annotated[
-        Text,
-        "kernel after it, and its range",
-        empty("no kernel ran after"),
-        cell("no kernel ran after it in the capture"),
-    ]
+    device: Annotated[Text, "device that was idle"]
+    after: Annotated[_After, "kernel or fill before it, and its range"]
+    before: Annotated[_Before, "kernel or fill after it, and its range"]
+    process: _Process

@@ -383,7 +383,7 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
     ),
     "gaps": columns(
         "device TEXT device that was idle",
-        "cause TEXT host late, synchronisation, copy, data wait, start of step or queued",
+        "cause TEXT host late, synchronisation, copy, data wait, start of step, queued or unknown",
         "count INTEGER gaps",
         "total_s REAL time the device was idle in them",
         "longest_s REAL the longest one",
@@ -396,15 +396,38 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
 
 # --- Tables of Nsight Systems ---------------------------------------------------------------------
 #
-# Totals over the steps of the imported capture, or over all of it where no range marks steps.
+# Totals over the steps of the imported capture, or over all of it where no range marks steps. Of
+# rows that are too many those with the least time are one row, named `(rest)`.
 
 # The innermost range that was open.
 _INNERMOST = (
     "range_kind TEXT kind of the innermost range it was called in, null outside all ranges",
     "range_name TEXT name of that range; of a module its path",
 )
+_PROCESS = "process INTEGER number of the process"
+# Of single times.
+_SPREAD = (
+    "median_s REAL median of them",
+    "shortest_s REAL the shortest one",
+    "longest_s REAL the longest one",
+    "deviation_s REAL their standard deviation, null of one alone",
+)
 
 _OF_NSYS: dict[str, tuple[Column, ...]] = {
+    "nsys_processes": columns(
+        _PROCESS,
+        "device TEXT device it worked on, or null",
+        "steps INTEGER steps that its figures are totals of; 0 for the whole capture",
+        "own_steps INTEGER 1 where these are its own steps, 0 where another process makes them",
+        "wall_s REAL host time that its figures are totals of",
+        "ranges INTEGER its NVTX ranges",
+        "api_calls INTEGER its calls of CUDA",
+        "kernels INTEGER kernels on the device",
+        "device_s REAL their device time",
+        "busy_s REAL time in which one of them ran",
+        "copies INTEGER copies and fills",
+        "copies_s REAL their device time",
+    ),
     "nsys_steps": columns(
         "step INTEGER number of the step",
         "device TEXT device, null where none did any work",
@@ -412,8 +435,10 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         "wall_s REAL host time from the begin of its range to the end",
         "kernels INTEGER kernels launched in the step, null without a device",
         "device_s REAL device time of these kernels, whenever they ran",
-        "busy_s REAL time of the step in which a kernel ran on the device",
+        "busy_s REAL time of the step in which a kernel or a fill ran on the device",
         "idle_s REAL time of the step in which none ran",
+        "fully_idle_s REAL time of the step in which no kernel, fill or copy ran",
+        _PROCESS,
     ),
     "nsys_ranges": columns(
         "node INTEGER number of the row, from 1; a range inside others has one for each place",
@@ -421,20 +446,37 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         "domain TEXT NVTX domain, empty for the default one",
         "kind TEXT of domain profstack step, module, forward, backward, optimizer or region; of "
         "others the category, or range",
-        "name TEXT text of the range; of a module its path, of all steps together step",
+        "name TEXT text of the range without its running number; of a module its path, of all "
+        "steps together step",
         "style TEXT push_pop, or start_end of one that need not nest",
         "on_steps_thread INTEGER 1 where the thread is the one that makes the steps",
+        "first_number INTEGER lowest running number that was taken from the name, or null",
+        "last_number INTEGER highest of them",
         "calls INTEGER ranges",
         "wall_s REAL host time inside, ranges within it included",
         "self_s REAL host time inside without the rows below it",
+        *_SPREAD,
+        "step_deviation_s REAL standard deviation of its host time per step, null without steps",
         "api_calls INTEGER CUDA calls that began inside",
         "api_s REAL host time in them, also on threads without a range of their own",
         "kernels INTEGER kernels launched inside, whenever they ran",
         "device_s REAL device time of these kernels, added up over streams",
+        "projected_s REAL from the begin of the first device work launched inside to the end of "
+        "the last, added up over the ranges",
         "elsewhere_s REAL the part of device_s that threads without a range of their own launched",
         "copies INTEGER copies and fills begun inside",
         "copied_bytes INTEGER bytes copied, fills not included",
         "copies_s REAL device time of the copies and fills",
+        _PROCESS,
+    ),
+    "nsys_stats": columns(
+        "kind TEXT kernel, graph, copy, fill, wait, or a library of calls: cuda, cudnn, cublas, os",
+        "name TEXT kernel, kind of copy, or function",
+        "device TEXT device, null of calls",
+        "calls INTEGER how many there were",
+        "total_s REAL their time: of kernels and copies device time, of calls host time",
+        *_SPREAD,
+        _PROCESS,
     ),
     "nsys_kernels": columns(
         "name TEXT kernel, or a graph that was traced as a whole",
@@ -443,11 +485,14 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         *_INNERMOST,
         "launched_by TEXT the CUDA call that launched it, null where the file does not say",
         "in_graph INTEGER 1 where it is a node of a CUDA graph, or the graph itself",
+        "grid TEXT blocks in x, y and z",
+        "block TEXT threads of a block in x, y and z",
         "calls INTEGER kernels",
         "device_s REAL device time",
         "longest_s REAL the longest one",
         "delay_s REAL from the begin of the launching call to the begin of the kernel, added up; "
         "null where no call is known",
+        _PROCESS,
     ),
     "nsys_copies": columns(
         "direction TEXT host to device, device to host, device to device, peer to peer, fill, ...",
@@ -459,6 +504,7 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         "bytes INTEGER bytes",
         "device_s REAL device time",
         "longest_s REAL the longest one; of copies that the file has as one, all of them",
+        _PROCESS,
     ),
     "nsys_api": columns(
         "library TEXT cuda, cudnn, cublas or os",
@@ -468,6 +514,28 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         "host_s REAL host time inside",
         "longest_s REAL the longest call",
         "failed INTEGER calls that returned an error, null where that is not traced",
+        _PROCESS,
+    ),
+    "nsys_waits": columns(
+        "kind TEXT event, stream or context sync: the host waits; stream wait sync: a stream does",
+        "device TEXT device",
+        "stream INTEGER stream, null of a whole context",
+        "called TEXT the CUDA call that waited, null where the file does not say",
+        *_INNERMOST,
+        "calls INTEGER waits",
+        "wait_s REAL time in them",
+        "longest_s REAL the longest one",
+        _PROCESS,
+    ),
+    "nsys_communication": columns(
+        "device TEXT device",
+        "collective TEXT AllReduce, AllGather, ...: as the kernel's name has it, or its name",
+        "calls INTEGER kernels",
+        "device_s REAL device time, added up over streams",
+        "busy_s REAL time in which one of them ran",
+        "overlapped_s REAL the part of it in which a kernel of another kind ran on the device",
+        "exposed_s REAL the part of it in which none did",
+        _PROCESS,
     ),
     "nsys_backtraces": columns(
         "source TEXT cuda, os or cpu: calls of the device's runtime, of the system, or CPU samples",
@@ -475,27 +543,43 @@ _OF_NSYS: dict[str, tuple[Column, ...]] = {
         "stack JSON where from, innermost first: pairs of function and library",
         "calls INTEGER calls or samples",
         "host_s REAL host time of the calls, null of samples",
+        _PROCESS,
     ),
     "nsys_memory": columns(
         "t_s REAL since the capture began",
         "device TEXT device",
         "kind TEXT kind of memory",
         "bytes INTEGER bytes held after the event, of those taken since the capture began",
+        _PROCESS,
     ),
     "nsys_samples": columns(
         "symbol TEXT function",
         "library TEXT library or program that it is in",
         "self_samples INTEGER CPU samples in which it was innermost",
         "total_samples INTEGER CPU samples in which it was on the stack",
+        _PROCESS,
     ),
     "nsys_gaps": columns(
         "device TEXT device that was idle",
-        "cause TEXT host late, synchronisation, copy, data wait, start of step or queued",
+        "cause TEXT host late, synchronisation, copy, data wait, start of step, queued or unknown",
         "count INTEGER gaps",
-        "total_s REAL time the device was idle in them",
+        "total_s REAL time in which no kernel or fill ran in them",
+        "fully_idle_s REAL the part of it in which no copy ran either",
         "longest_s REAL the longest one",
         "after TEXT kernel before the longest one, and its range",
         "before TEXT kernel after it, and its range",
+        _PROCESS,
+    ),
+    "nsys_longest_gaps": columns(
+        "device TEXT device that was idle",
+        "started_s REAL since the capture began",
+        "step INTEGER number of the step it began in, or null",
+        "gap_s REAL time in which no kernel or fill ran, between steps too",
+        "fully_idle_s REAL the part of it in which no copy ran either",
+        "cause TEXT as in nsys_gaps",
+        "after TEXT kernel before it, and its range",
+        "before TEXT kernel after it, and its range",
+        _PROCESS,
     ),
 }
 

@@ -230,8 +230,9 @@ class Benchmark(TargetTimes):
     """The clean measurement: statistics of step times."""
 
     mode: Annotated[
-        Literal["pipelined", "synchronised"] | None,
-        "synchronised: each step or sample ends with a wait for the device; null without figures",
+        Literal["pipelined", "synchronised", "profiled"] | None,
+        "synchronised: each step or sample ends with a wait for the device; profiled: the steps of "
+        "an imported trace, under the profiler that wrote it; null without figures",
     ]
     clock: Annotated[Literal["host", "device"] | None, "clock of the samples; null without figures"]
     n: Annotated[int, "number of samples: clean steps of a run, or samples of a benchmark"]
@@ -887,14 +888,30 @@ class Setup(SetupNotes):
     tf32_convolutions: Annotated[bool | None, "the same of convolutions"]
 
 
-class NsysLeftOut(TypedDict, total=False):
-    """Rows that the import left out; older recordings count those of ranges only."""
+class NsysRest(TypedDict):
+    """What the row named `(rest)` of a table adds up."""
+
+    rows: Annotated[int, "rows that were too many"]
+    things: Annotated[int, "ranges, kernels, copies, calls or waits in them"]
+    seconds: Annotated[float, "their time"]
+
+
+class NsysLater(TypedDict, total=False):
+    """Facts that older imports lack; they left rows out."""
 
     left_out: Annotated[dict[str, int], "rows with the least time left out, by table"]
     ranges_left_out: Annotated[int, "rows of ranges with the least time left out"]
+    rest: Annotated[dict[str, NsysRest], "rows that were added up in one, by table"]
+    processes: Annotated[list[int], "numbers of the processes that were read, its own first"]
+    step_range: Annotated[Text, "the program's range that is a step; null for profstack's own"]
+    step_range_asked: Annotated[bool, "whether it was named, not found because it repeats"]
+    step_ratio: Annotated[
+        Figure, "median step under nsys over that of the torch layer, null where either is unknown"
+    ]
+    not_compared: Annotated[Text, "why modules are not compared with the torch layer's"]
 
 
-class NsysFacts(NsysLeftOut):
+class NsysFacts(NsysLater):
     """Facts of an import from Nsight Systems."""
 
     file: Annotated[str, "name of the file that was imported"]
@@ -906,7 +923,7 @@ class NsysFacts(NsysLeftOut):
     per: Annotated[Literal["step", "capture"], "what the figures of the tables nsys_* are per"]
     captured_s: Annotated[Figure, "from the first event of the process to the last"]
     steps_wall_s: Annotated[Figure, "host time inside the step ranges"]
-    process: Annotated[int, "number of the process whose events were taken in"]
+    process: Annotated[int, "number of the process that makes the steps"]
     other_processes: Annotated[int, "processes that were left out"]
     missing: Annotated[Reasons, "what the file does not hold, and why"]
     unlaunched: Annotated[int, "pieces of device work whose launching call is not in the file"]
@@ -978,15 +995,20 @@ class NsysTables(TypedDict):
     """The tables made from Nsight Systems."""
 
     nsys_modules: Annotated[list[nsys_rows.NsysModuleRow], layer("nsys")]
+    nsys_processes: Annotated[list[nsys_rows.NsysProcessRow], layer("nsys")]
     nsys_steps: Annotated[list[nsys_rows.NsysStepRow], layer("nsys")]
     nsys_ranges: Annotated[list[nsys_rows.NsysRangeRow], layer("nsys")]
+    nsys_stats: Annotated[list[nsys_rows.NsysStatRow], layer("nsys")]
     nsys_kernels: Annotated[list[nsys_rows.NsysKernelRow], layer("nsys")]
     nsys_copies: Annotated[list[nsys_rows.NsysCopyRow], layer("nsys")]
     nsys_api: Annotated[list[nsys_rows.NsysApiRow], layer("nsys")]
+    nsys_waits: Annotated[list[nsys_rows.NsysWaitRow], layer("nsys")]
+    nsys_communication: Annotated[list[nsys_rows.NsysCommunicationRow], layer("nsys")]
     nsys_backtraces: Annotated[list[nsys_rows.NsysBacktraceRow], layer("nsys")]
     nsys_memory: Annotated[list[nsys_rows.NsysMemoryRow], layer("nsys")]
     nsys_samples: Annotated[list[nsys_rows.NsysSampleRow], layer("nsys")]
     nsys_gaps: Annotated[list[nsys_rows.NsysGapRow], layer("nsys")]
+    nsys_longest_gaps: Annotated[list[nsys_rows.NsysLongestGapRow], layer("nsys")]
 
 
 class Tables(JoinedTables, NsysTables):

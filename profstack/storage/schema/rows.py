@@ -60,8 +60,8 @@ _NO_RSS = empty("this system does not report the resident set of a process")
 _NOT_CAUSAL = cell("it does not say which attention is causal")
 GapCause = Annotated[
     str,
-    "host late, synchronisation, copy, data wait, start of step or queued (the next "
-    "kernel was launched before the device fell idle)",
+    "host late, synchronisation, copy, data wait, start of step, queued (the next kernel was "
+    "launched before the device fell idle) or unknown (its launch was not seen)",
 ]
 _OwnFile = Annotated[Flag, "own file | whether the file is the user's own, no library's"]
 _Comparable = Annotated[Calibrated, cell(NOT_CALIBRATED)]

@@ -1,13 +1,15 @@
 """What was imported of Nsight Systems: per step, and beside what the torch layer saw."""
 
+from statistics import mean, stdev
+
 import pytest
 
 from profstack.analysis import nsys
 from profstack.analysis.nsys import nsys_tables
-from profstack.storage.reader import Recorded, Selection
+from profstack.storage.reader import Recorded
 from tests.support.cells import cell
 from tests.support.nsys_recordings import MS, STEP_S, STEPS, TORCH, US, import_into, rows
-from tests.support.recordings import Run, by
+from tests.support.recordings import Run, by, module, module_times
 
 near = pytest.approx
 # As the report has them; calls of a forward pass.
@@ -17,20 +19,30 @@ MODULES = [
 ]
 
 
-def imported(folder, frames=None, **facts):
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
+# Steps of the torch layer's slice, about as long as those of the capture; the last one lasts until
+# a device is done.
+STEPS_S = [STEP_S * factor for factor in (1.0, 0.99, 1.01, 1.0, 1.02)]
+
+
+def recorded_with(folder, frames=None, steps_s=STEPS_S, **facts):
+    """The recording of a run with a torch slice, and the import; and the selection of the slice."""
+    run = Run(folder)
+    run.torch(steps_s)
+    run.writer.close()
     import_into(folder, frames, **facts)
-    return Recorded(folder)
+    recorded = Recorded(folder)
+    return recorded, recorded.select_all("torch")
 
 
-def tables(folder, frames=None, modules=(), **facts):
-    return nsys_tables(imported(folder, frames, **facts), modules, None)
+def tables(folder, frames=None, modules=(), steps_s=STEPS_S, **facts):
+    recorded, torch = recorded_with(folder, frames, steps_s, **facts)
+    return nsys_tables(recorded, modules, torch)
 
 
 # By table, the columns that are totals over the steps of the capture; all else stays as it is.
 TOTALS = {
     "nsys_ranges": "calls wall_s self_s api_calls api_s kernels device_s elsewhere_s copies "
-    "copied_bytes copies_s",
+    "copied_bytes copies_s projected_s",
     "nsys_kernels": "calls device_s", "nsys_copies": "calls bytes device_s",
     "nsys_api": "calls host_s failed", "nsys_backtraces": "calls host_s",
     "nsys_samples": "self_samples total_samples", "nsys_gaps": "count total_s",
@@ -119,29 +131,31 @@ def test_a_module_in_several_places_is_summed_and_one_inside_itself_is_not(tmp_p
 
 
 def test_runs_that_were_not_equally_fast_do_not_disagree_for_that(tmp_path):
-    run = Run(tmp_path / "r")
-    # The median counts: the last step lasts until a device is done.
-    torch = run.torch([STEP_S, 0.9 * STEP_S, 1.1 * STEP_S, STEP_S, 9 * STEP_S])
-    run.writer.close()
     frames = rows()
     for row in (*frames["nsys_ranges"], *frames["nsys_steps"]):
         row["wall_s"] *= 0.5
-    # A step of 0.5 * 14.2 ms over one of 14 ms.
+    # A step of 0.5 * 14.2 ms over one of 14 ms; the median counts.
     frames["nsys_steps"][-1]["wall_s"] = 1.0
-    import_into(tmp_path / "r", frames)
-    recorded = Recorded(tmp_path / "r")
-    for selection, apart in ((Selection([torch], None, 5, 0.1), False), (None, True)):
+    recorded, torch = recorded_with(tmp_path / "r", frames)
+    for selection, apart in ((torch, False), (None, True)):
         found = by(nsys_tables(recorded, MODULES, selection)["nsys_modules"], "path")
         assert found["Net.stem"]["host_ratio"] == near(0.45)
-        assert (found["Net.stem"]["disagreement"] is not None) is apart
+        # Without a slice of the torch layer there is no interval either.
+        assert found["Net.stem"]["disagreement"] is None
         said = found["Net.blocks.1"]["disagreement"]
-        assert "700 µs against 2.90 ms" in said
-        assert ("steps that took 0.51 times" in said) is not apart
+        if apart:
+            assert "host time" not in said if said else True
+        else:
+            assert "700 µs against 1.47 ms (2.90 ms x 0.51, the ratio of the steps)" in said
+    ratio = nsys.nsys_facts(recorded, torch)["step_ratio"]
+    assert ratio == near(0.5 * 14.2 / 14)
 
 
-def apart(speed=1.0, **figures):
+def apart(speed=1.0, reach=0.0, device=0.0, **figures):
     row = dict.fromkeys(("host_s", "device_s", "torch_host_s", "torch_device_s"))
-    return nsys.disagreement({**row, "calls": 1.0, "torch_calls": 1.0, **figures}, speed)
+    row |= {"host_reach_s": reach, "torch_host_reach_s": reach}
+    given = {**row, "calls": 1.0, "torch_calls": 1.0, **figures}
+    return nsys.disagreement(given, speed, device)
 
 
 def test_two_differ_by_more_than_a_share_of_the_smaller_and_a_floor():
@@ -158,8 +172,85 @@ def test_two_differ_by_more_than_a_share_of_the_smaller_and_a_floor():
                     said = apart(**{column: own, f"torch_{column}": other})
                     assert (said is not None) is (factor > 1)
         assert not apart(**{column: None, f"torch_{column}": 9.0}) or column == "calls"
-    # A slow run is told where it changes what is seen, and a module as slow as all is not.
+    # A module as slow as all is not slow; every sentence names the factor.
     row = {"host_s": 9 * MS, "torch_host_s": 2 * MS}
-    for speed, told in ((1.29, False), (1.31, True), (0.71, False), (0.69, True)):
-        assert (f"{speed:.2f} times" in apart(speed, **row)) is told
+    for speed in (1.29, 0.69, 1.0):
+        assert f"(2.00 ms x {speed:.2f}, the ratio of the steps)" in apart(speed, **row)
     assert apart(4.5, **row) is None
+
+
+def test_times_differ_only_beyond_the_intervals_of_both():
+    # 7 ms apart: half of the interval of the difference is 5 * sqrt(2) = 7.07 ms, or 6.93.
+    row = {"host_s": 9 * MS, "torch_host_s": 2 * MS}
+    assert apart(reach=5.0 * MS, **row) is None
+    assert apart(reach=4.9 * MS, **row) is not None
+    # That of the torch layer is scaled like its time: 4 ms apart, and 3 or 5 of interval.
+    row = {"host_s": 8 * MS, "torch_host_s": 2 * MS, "torch_host_reach_s": 1.4 * MS}
+    assert apart(2.0, **row) is not None
+    assert apart(2.0, **row, host_reach_s=3.0 * MS) is None
+    assert apart(reach=None, **row) is None
+    row = {"device_s": 9 * MS, "torch_device_s": 2 * MS}
+    for device, said in ((6.9 * MS, True), (7.1 * MS, False), (None, False)):
+        assert (apart(device=device, **row) is not None) is said
+
+
+def test_intervals_are_those_of_the_steps_and_slices(tmp_path):
+    recorded, torch = recorded_with(tmp_path / "r")
+    found = by(nsys_tables(recorded, MODULES, torch)["nsys_modules"], "path")["Net.stem"]
+    # Student's 97.5 % quantiles of 11 and of 4 degrees of freedom.
+    assert found["host_reach_s"] == near(2.20099 * 0.02 * 0.9 * MS / STEPS**0.5, rel=1e-3)
+    share = 2.77645 * stdev(STEPS_S) / 5**0.5 / mean(STEPS_S)
+    assert found["torch_host_reach_s"] == near(share * 1.0 * MS, rel=1e-3)
+    # With several slices the wider spread counts: that of their means.
+    run = Run(tmp_path / "s")
+    numbers = [run.torch(STEPS_S, frames=of_stem(each * MS)) for each in (4.0, 5.0, 6.0)]
+    run.writer.write({"modules": [module(1, "Net.stem", None)]})
+    run.writer.close()
+    import_into(tmp_path / "s")
+    recorded = Recorded(tmp_path / "s")
+    torch = recorded.select_all("torch")
+    assert len(torch.slices) == len(numbers) == 3
+    found = by(nsys_tables(recorded, MODULES, torch)["nsys_modules"], "path")["Net.stem"]
+    assert found["torch_host_reach_s"] == near(4.30265 * 0.2 * MS / 3**0.5, rel=1e-3)
+
+
+def of_stem(forward_s):
+    return {"module_times": [module_times(1, 5, forward_s)]}
+
+
+def why(folder, first=0, torch=None, facts=None, **clean):
+    """Why the two are not compared: of a capture of 12 steps that are clean ones of the run."""
+    run = Run(folder)
+    run.clean(STEPS, **clean)
+    run.torch(STEPS_S, **torch or {})
+    run.writer.close()
+    frames = rows()
+    for number, row in enumerate(frames["nsys_steps"]):
+        row["step"] = first + number
+    import_into(folder, frames, **facts or {})
+    recorded = Recorded(folder)
+    selection = recorded.select_all("torch")
+    tables = nsys_tables(recorded, MODULES, selection)
+    found = nsys.nsys_facts(recorded, selection)["not_compared"]
+    said = {row["disagreement"] for row in tables["nsys_modules"]}
+    warned = nsys.nsys_warnings(recorded, tables["nsys_modules"], selection)
+    slugs = {"nsys-not-compared"} if found else {"nsys-disagrees"}
+    assert ({each["slug"] for each in warned}, said == {None}) == (slugs, found is not None)
+    assert (found or "(5 steps)") in warned[0]["text"]
+    return found or ""
+
+
+def test_only_the_same_steps_are_compared(tmp_path):
+    all_of = dict.fromkeys(range(5), 64)
+    for number, (part, given) in enumerate([
+        ("", {}), ("1 of the capture's 12 steps hold evaluation", {"flags": {3: "eval"}}),
+        # One batch of another size, and two.
+        ("", {"batches": {3: 12}}), ("different shapes", {"batches": {3: 12, 4: 12}}),
+        ("of other shapes", {"torch": {"batches": all_of}}),
+        # Steps that the recording has not: all that it has must be alike.
+        ("", {"first": 500}), ("different shapes", {"first": 500, "torch": {"batches": all_of}}),
+        ("its ranges batch", {"facts": {"step_range": "batch"}}),
+        ("every slice of the torch", {"torch": {"flags": dict.fromkeys(range(5), "eval")}}),
+    ]):  # fmt: skip
+        found = why(tmp_path / str(number), **given)
+        assert (part in found, bool(part)) == (True, bool(found)), found

@@ -74,6 +74,23 @@ def test_growth_belongs_to_where_it_ended_and_a_pause_is_nobodys(made):
     assert watch.line_shares(recorded) == {(SCRIPT, 20): (1.0, 6 * MIB)}
 
 
+@pytest.mark.parametrize(
+    ("files", "own"),
+    [
+        # As py-spy writes them: without the folders that modules are imported from.
+        (("runpy.py", "train.py", "model.py", "torch/nn/functional.py"), ("train.py", "model.py")),
+        (("threading.py", "queue.py"), ()),
+        (("json/decoder.py", "tools/train.py", "tools/model.py", "train.py"),
+         ("tools/train.py", "tools/model.py")),
+        (("<thread>", "train.py", "numpy/core.py"), ("train.py",)),
+        ((SCRIPT, HELPER, "torch/nn/functional.py", LIBRARY), (SCRIPT, HELPER)),
+    ],
+)  # fmt: skip
+def test_own_files_are_told_from_libraries_by_short_paths_too(files, own):
+    stack = tuple(watch.Frame(file, 3, "f", 1) for file in files)
+    assert tuple(frame.file for frame in watch._own_frames(stack)) == own
+
+
 def test_a_line_is_the_innermost_one_of_the_scripts_own_folder(made, tmp_path):
     helper, elsewhere = (HELPER, 7, "load"), ("/home/somebody/other/tool.py", 3, "run")
     # A thread's stack begins in Python's own files.

@@ -1,31 +1,37 @@
 """`profstack import` as its user runs it: what it adds to, what it says, what it refuses."""
 
 import cProfile
+import csv
 import gzip
+import io
 import json
+import marshal
 import os
 import pickle
 import re
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from unittest.mock import MagicMock
 
-import jsonschema
 import pytest
 
 from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
 from profstack.readers.nsys import importing as nsys
 from profstack.readers.nsys import tool
-from profstack.report import files
 from profstack.storage.folder import DATABASE, Writer, write_run
 from profstack.units import format_bytes
 from tests.support.commands import refused
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
+from tests.support.reports import validate
 from tests.support.snapshots import play
 
 OTHER = PID + 1
+# A module of the capture, and of what other formats record.
+MODULE = f"Net{PID}"
 
 
 @pytest.fixture
@@ -48,7 +54,7 @@ def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
     command = ["import", str(source), "-o", str(folder)]
     assert main(command) == 0
     said = capsys.readouterr().out.splitlines()
-    summary = "a.sqlite of nsys 2024.3.1.75: 3 steps; 1 other process left out"
+    summary = "a.sqlite of nsys 2024.3.1.75: 3 steps; 2 processes side by side"
     assert said == [summary, f"Wrote {folder / 'report.html'}"]
     assert (folder / "report.html").is_file()
     (net,) = report(folder)["tables"]["nsys_modules"]
@@ -97,6 +103,90 @@ def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, 
     assert not {"\x1b", "\x07"} & set(said.replace(str(tmp_path), ""))
 
 
+def test_steps_and_rows_of_all_processes_and_of_a_named_range(source, tmp_path, capsys):
+    command = ["import", str(source), "-o", str(tmp_path / "o"), "--force", "--step-range"]
+    assert main(command[:-2]) == 0
+    tables = report(tmp_path / "o")["tables"]
+    processes = [(row["process"], row["steps"]) for row in tables["nsys_processes"]]
+    assert processes == [(OTHER, 3), (PID, 2)]
+    # Per step of each process, and numbered one after the other.
+    ranges = [(row["process"], row["name"], row["calls"]) for row in tables["nsys_ranges"]]
+    each = [[(pid, "step", 1.0), (pid, f"Net{pid}", 1.0)] for pid in (OTHER, PID)]
+    assert ranges == [row for rows in each for row in rows]
+    places = [(row["node"], row["parent"]) for row in tables["nsys_ranges"]]
+    assert places == [(1, None), (2, 1), (3, None), (4, 3)]
+    assert type(tables["nsys_ranges"][1]["parent"]) is int
+    capsys.readouterr()
+    words = ["show", str(tmp_path / "o"), "--table", "nsys_ranges", "--sort", "node"]
+    main([*words, "--format", "csv"])
+    printed = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert [row["parent"] for row in printed] == ["", "1", "", "3"]
+    line = refused(capsys, *command, "batch")
+    assert "no range named batch; its ranges are" in line
+    assert main([*command, f"Net{OTHER}"]) == 0
+    said = capsys.readouterr().out
+    assert f"3 steps, the ranges Net{OTHER}; 2 processes" in said
+    facts = report(tmp_path / "o")["nsys"]
+    assert (facts["step_range"], facts["step_range_asked"]) == (f"Net{OTHER}", True)
+    assert main([*command, ""]) == 0
+    assert report(tmp_path / "o")["nsys"]["per"] == "capture"
+
+
+def test_what_nsys_left_in_place_of_a_report_is_named(tmp_path, capsys):
+    (tmp_path / "run.qdstrm").touch()
+    (tmp_path / "run.txt").write_text("no profile")
+    line = refused(capsys, "import", str(tmp_path / "run.nsys-rep"))
+    assert line.strip().endswith("run.nsys-rep: no such file; beside it is run.qdstrm")
+    assert "beside" not in refused(capsys, "import", str(tmp_path / "ran.nsys-rep"))
+
+
+def with_modules(folder, *paths):
+    """A recording that knows these modules."""
+    (folder / "logs").mkdir(parents=True)
+    writer = Writer(folder)
+    modules = [{"module_id": number, "path": path} for number, path in enumerate(paths, 1)]
+    writer.write({"modules": modules})
+    writer.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("recorded", "captured", "warned"),
+    [
+        ("Net Net.fc Net.fc.a", "Net Net.fc Net.fc.a", ""),
+        # A wrapper makes paths longer at the front, and is a module itself.
+        ("Net Net.fc Net.fc.a", "DDP DDP.module DDP.module.fc DDP.module.fc.a", "2 of the capt"),
+        ("Net Net.fc Net.fc.a Net.b", "W W.module.fc W.module.fc.a W.module.b", ""),
+        ("Net Net.a Net.b (loss)", "Net Net.a Net.c Net.d", "2 of the capture's 4 modules"),
+        ("Net Net.a", "GPT GPT.h GPT.h.0", None),
+        ("(loss)", "GPT", ""),
+    ],
+)
+def test_the_capture_of_another_program_is_refused(recorded, captured, warned, tmp_path, capsys):
+    with NsysFile(tmp_path / "a.sqlite") as file:
+        for number, path in enumerate(captured.split(), 1):
+            file.step(number, 100 * number, 100 * number + 90)
+            file.range(100 * number + 1, 100 * number + 50, path)
+    folder = with_modules(tmp_path / "rec", *recorded.split())
+    command = ["import", str(tmp_path / "a.sqlite"), "--into", str(folder)]
+    if warned is None:
+        line = refused(capsys, *command)
+        assert "is of another program: none of its 3 modules (GPT, GPT.h, GPT.h.0)" in line
+        assert not (folder / "report.json").exists()
+        return
+    assert main(command) == 0
+    slugs = {each["slug"]: each["text"] for each in report(folder)["warnings"]}
+    assert ("nsys-other-program" in slugs) is bool(warned)
+    assert slugs.get("nsys-other-program", "").startswith(warned)
+
+
+def test_a_full_disk_gets_advice_that_helps(source, tmp_path, capsys, monkeypatch):
+    full = MagicMock(side_effect=sqlite3.OperationalError("database or disk is full"))
+    monkeypatch.setattr(Writer, "replace_all", full)
+    line = refused(capsys, "import", str(source), "-o", str(tmp_path / "o"))
+    assert ("disk is full" in line, "-o" in line.split(";")[1]) == (True, False)
+
+
 ONE, TWO = (
     Format(name, f".{mark}", lambda start, _, mark=mark: start.startswith(mark.encode()), None)
     for name, mark in (("kind one", "one"), ("kind two", "two"))
@@ -108,14 +198,14 @@ def taker(layer, asked):
 
     def take(files, request):
         asked.append((layer, [file.name for file in files], request))
-        number = request.modules.get("Net", len(request.modules) + 1)
+        number = request.modules.get(MODULE, len(request.modules) + 1)
         slice_ = {"slice": request.slice, "kind": layer, "layer": layer, "plan": request.plan}
         steps = [{"step": request.step + each, "slice": request.slice} for each in (0, 1)]
         added = {
             "layers": [{"name": layer, "tool": f"file of {layer}", "status": "recorded"}],
             "slices": [{**slice_, "first_step": request.step, "steps": 2}],
             "steps": [{**step, "plan": request.plan, "wall_s": 0.5} for step in steps],
-            "modules": [{"module_id": number, "path": "Net"}] if not request.modules else [],
+            "modules": [{"module_id": number, "path": MODULE}] if not request.modules else [],
         }
         return Taken(files, [f"{layer}: 2 steps"], added=added)
 
@@ -136,7 +226,7 @@ def test_files_of_several_formats_become_one_recording(source, tmp_path, capsys,
     (_, torch, first), (_, cprofile, second) = asked
     assert (torch, cprofile) == (["a.json", "b.x"], ["two.json"])
     assert (first.slice, first.step, first.modules) == (0, 0, {})
-    assert (second.slice, second.step, second.modules) == (1, 2, {"Net": 1})
+    assert (second.slice, second.step, second.modules) == (1, 2, {MODULE: 1})
     found = report(Path(own))
     assert [(row["name"], row["tool"]) for row in found["layers"]] == [
         ("torch", "file of torch"),
@@ -235,7 +325,7 @@ def test_files_of_every_kind_are_told_by_content_and_answered(tmp_path, capsys):
         assert (row["name"], row["status"]) == (layer, "recorded")
         assert row["tool"].endswith(f", read from {name}")
         assert (found["status"], found["warnings"]) == ("complete", [])
-        jsonschema.validate(found, files.schema())
+        validate(found)
     # All of them, by their folder, and one more into a recording that has the others.
     every = tmp_path / "every"
     assert main(["import", str(folder), "-o", str(every)]) == 0
@@ -291,7 +381,7 @@ def test_a_profile_of_the_whole_program_is_apart_from_the_steps(tmp_path):
     assert beside["benchmark"]["n"] == 8
     # No finding and no verdict takes such times for those of a step.
     assert "train.py" not in json.dumps([beside["verdict"], beside["findings"]])
-    jsonschema.validate(beside, files.schema())
+    validate(beside)
 
 
 def test_damaged_files_leave_no_recording_and_one_line(tmp_path, capsys):
@@ -312,3 +402,36 @@ def test_damaged_files_leave_no_recording_and_one_line(tmp_path, capsys):
         line = refused(capsys, "import", str(folder / name), "-o", str(tmp_path / "own"))
         assert f"{name}: {words}" in line
     assert set(tmp_path.iterdir()) == before
+
+
+HOSTILE = "</script><script>alert(1)</script>\x1b[2J\udcff\x00" + "n" * 3000
+
+
+def test_names_from_files_reach_page_and_terminal_as_text(tmp_path, capsys):
+    """Whatever a function or a file is called: it is shown, and runs nothing."""
+    figures = (1, 2, 0.5, 0.75, {("b.py", 2, HOSTILE): (1, 1, 0.25, 0.5)})
+    frames = [{"name": HOSTILE, "file": HOSTILE, "line": 3}, {"name": "ok"}]
+    profile = {"type": "sampled", "unit": "seconds", "samples": [[0, 1]] * 60}
+    profile |= {"name": HOSTILE, "weights": [0.01] * 60, "startValue": 0, "endValue": 1}
+    whole = {"exporter": HOSTILE, "profiles": [profile] * 2, "shared": {"frames": frames}}
+    frame = {"filename": f"{HOSTILE}.py", "line": 1, "name": HOSTILE}
+    block = {"size": 512, "state": "active_allocated", "frames": [frame]}
+    segment = {"total_size": 512, "segment_type": HOSTILE, "blocks": [block]}
+    line = HOSTILE.replace("\udcff", "\ufffd")
+    made = {
+        "functions": marshal.dumps({(HOSTILE, 1, HOSTILE): figures}),
+        "samples": json.dumps(whole).encode(),
+        "device": pickle.dumps({"segments": [segment]}),
+        "readings": f"CMDLINE {line}\nMEM 1.0 2.0\nFUNC {line} 1 2 3 4 0\nCHLD x 1 2\n".encode(),
+    }
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+        own = tmp_path / f"own-{name}"
+        assert main(["import", str(tmp_path / name), "-o", str(own)]) == 0, capsys.readouterr()
+        assert main(["show", str(own)]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert not {"\x1b", "\x00"} & set(said.out)
+        page = (own / "report.html").read_text("utf-8")
+        assert "<script>alert(1)" not in page
+        assert "alert(1)" in json.dumps(report(own))

@@ -229,6 +229,29 @@ def test_a_finding_on_a_cost_is_the_place_where_none_is_known(slug, cause):
     ]
 
 
+def _functions(**total_s):
+    """Functions by name, of which `outer` calls `inner`."""
+    lines = {"outer": 1, "inner": 10, "apart": 20}
+    rows = [row("functions", name=name, total_s=seconds, calibrated_s=None, phase="step", own=True,
+                file="/a/train.py", line=lines[name])
+            for name, seconds in total_s.items()]  # fmt: skip
+    call = row("calls", caller="/a/train.py:1(outer)", callee="/a/train.py:10(inner)",
+               phase="step", total_s=1e-3)  # fmt: skip
+    return {"sources": [], "tables": {**_MADE["tables"], "functions": rows, "calls": [call],
+                                      "lines": [], "module_lines": []}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("apart_s", "names"), [
+    (4e-4, ["inner", "apart"]), (2.9e-4, ["inner"])])  # fmt: skip
+def test_functions_that_call_each_other_are_one_place_by_the_inner_one(apart_s, names):
+    before = side("a", 0.999, 1.0, 1.001, **_functions(outer=1e-4, inner=1e-4, apart=1e-5))
+    slow = {**PARTS, "data wait": 2.2e-3}
+    after = side("b", 0.999, 1.0, 1.001, parts=slow,
+                 **_functions(outer=1.2e-3, inner=1.15e-3, apart=apart_s))  # fmt: skip
+    causes = _causes(compare(before, after))["step", "data wait"]
+    assert [cause for _, cause in causes] == names
+
+
 def test_lines_of_a_block_are_one_place_with_its_head():
     text = "def f(x):\n    for _ in range(9):\n        x = x.sort()\n    y = x.flip()\n"
     sources = [{"file": "/a/train.py", "text": text}]

@@ -14,8 +14,10 @@ from profstack.findings.step_cut import Cut, IoTime
 from profstack.findings.verdict import Measure, decide, measures, verdict
 from profstack.report import files
 from profstack.storage.reader import Recorded
+from profstack.storage.vocabulary import WAIT
 from tests.support.findings import MS, STEP_S, TRAIN, call, function, line, report_of, row
-from tests.support.recordings import Model, realistic
+from tests.support.recordings import Model, Run, module_times, operator, realistic
+from tests.support.recordings import module as module_row
 from tests.support.reports import validate
 from tests.support.tables import cases, missing, near, of, rows_of
 
@@ -99,7 +101,8 @@ def test_a_balanced_step_is_told_by_the_machines_peak():
 )
 def test_a_median_that_is_not_known_well_has_its_interval(low_ms, high_ms, is_shown):
     ends = (low_ms and low_ms * MS, high_ms and high_ms * MS)
-    words = module.step_words({"median_s": 0.02, "ci95_low_s": ends[0], "ci95_high_s": ends[1]})
+    mark = {"mode": "pipelined", "median_s": 0.02, "ci95_low_s": ends[0], "ci95_high_s": ends[1]}
+    words = module.step_words(mark)
     assert ("20.0 ms" in words, "95 %" in words) == (True, is_shown)
     assert not is_shown or f"between {low_ms:.1f} ms and {high_ms:.1f} ms with" in words
 
@@ -399,3 +402,47 @@ def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_pat
     assert of(report, "verdict step_bar") == [None, None]
     assert report["warnings"][-1]["slug"] == "verdict-failed"
     assert "KeyError" in report["warnings"][-1]["text"]
+
+
+# An imported trace: four uneven steps of 40 ms in all, by module `Net`, the wait, and operators.
+TRACE = [8e-3, 9e-3, 11e-3, 12e-3]
+
+
+def traced(folder, wait_s, forward_s, operators):
+    run = Run(folder)
+    run.writer.facts({"imports": [{"file": "trace.json", "format": "torch.profiler trace"}]})
+    run.write({"modules": [module_row(1, "Net")]})
+    rows = [operator(*each, module_id=1, outermost=4) for each in operators]
+    times = [module_times(1, 4, forward_s), module_times(WAIT, 4, wait_s)]
+    run.torch(TRACE, mode="timed", frames={"module_times": times, "operators": rows})
+    run.layers(torch="recorded")
+    run.finish(ended=False, run={"script": None, "argv": [], "run": {}})
+    return json.loads(files.text(files.complete_report(folder)))
+
+
+def test_an_imported_trace_is_judged_by_its_own_steps(tmp_path):
+    report = traced(tmp_path, 0.014, 0.026, [("aten::mm", 4, 0.025)])
+    mark, found = report["benchmark"], report["verdict"]
+    assert (mark["mode"], mark["n"], mark["median_s"]) == ("profiled", 4, pytest.approx(10e-3))
+    assert (found["slug"], found["sureness"]) == (rules.INPUT, "likely")
+    assert found["sentence"].startswith("Input-bound: 35 % of a step of 10.0 ms under the profiler ")
+    # How much the profiler slowed the steps is not known, and nothing is told at another speed.
+    (effect,) = [each for each in report["probe_effect"] if each["layer"] == "torch"]
+    assert (effect["factor"], bool(effect["note"])) == (None, True)
+    (net,) = [each for each in report["tables"]["modules"] if each["path"] == "Net"]
+    assert net["calibrated_s"] == pytest.approx(0.026 / 4)
+    assert [each["slug"] for each in report["findings"]] == []
+
+
+@pytest.mark.parametrize(
+    ("forward_s", "operators", "slug", "sureness", "words"),
+    [
+        (0.038, [("aten::mm", 4, 0.010)], rules.PYTHON, "hint", "the profiler's own work is part"),
+        (0.038, [("aten::mm", 4, 0.030)], rules.BALANCED, "hint", "The largest part of a step of"),
+    ],
+)
+def test_what_a_profiler_makes_larger_is_a_hint(
+    tmp_path, forward_s, operators, slug, sureness, words
+):
+    found = traced(tmp_path, 0.002, forward_s, operators)["verdict"]
+    assert (found["slug"], found["sureness"], words in found["sentence"]) == (slug, sureness, True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from profstack.readers import device_gaps as module
 from profstack.readers.device_gaps import UNKNOWN, Host, Intervals, Kernels
 
-COPY, DATA_WAIT, HOST_LATE, QUEUED, START, SYNCHRONISATION = (
-    *("copy", "data wait", "host late", "queued", "start of step", "synchronisation"),
+COPY, DATA_WAIT, HOST_LATE, QUEUED, START, SYNCHRONISATION, NOT_KNOWN = (
+    *("copy", "data wait", "host late", "queued", "start of step", "synchronisation", "unknown"),
 )
 MOMENT = st.integers(0, 30)
 
@@ -48,7 +48,7 @@ def test_intervals_hold_every_moment_once(spans, one, other):
 def test_the_cause_of_a_gap():
     for launched, copies, waits, synchronised, edges, cause in [
         # Launched before the device fell idle: it did not wait for the host.
-        *((170, [], [], [], [0], HOST_LATE), (UNKNOWN, [], [], [], [0], HOST_LATE)),
+        *((170, [], [], [], [0], HOST_LATE), (UNKNOWN, [], [], [], [0], NOT_KNOWN)),
         *((99, [], [(100, 200)], [120], [150], QUEUED), (100, [], [], [], [0], HOST_LATE)),
         *((99, [(199, 240)], [], [], [0], COPY), (99, [(200, 240)], [], [], [0], QUEUED)),
         # Half of the time goes to a copy, or to a wait at the begin of a step.
@@ -61,8 +61,10 @@ def test_the_cause_of_a_gap():
         # The host waited for the device, and launched after that.
         (170, [], [], [40, 100, 400], [150], SYNCHRONISATION),
         *((170, [], [], [40, 170], [0], SYNCHRONISATION), (170, [], [], [40, 171], [0], HOST_LATE)),
-        (UNKNOWN, [], [], [200], [0], SYNCHRONISATION),
-        (UNKNOWN, [], [], [99, 201], [0], HOST_LATE),
+        # Of a launch that was not seen only a copy is known to have kept the device.
+        (UNKNOWN, [], [(100, 200)], [120], [150], NOT_KNOWN),
+        (UNKNOWN, [(100, 150)], [], [], [0], COPY),
+        (UNKNOWN, [(100, 149)], [], [], [0], NOT_KNOWN),
         # A step begins in it, if it is not the end of the run.
         *((170, [], [], [99], [0, 100, 900], START), (170, [], [], [], [0, 200], START)),
         (170, [], [], [], [0, 99, 201], HOST_LATE),
@@ -86,3 +88,23 @@ def test_gaps_are_cut_to_the_runs_and_know_their_kernels():
         *((210, 260, HOST_LATE, 2, 3), (280, 300, HOST_LATE, 3, -1)),
     ]
     assert [*map(len, module.gaps_between(*given, []))] == [0] * 5
+
+
+def test_a_run_that_ends_idle_waits_for_what_runs_after_it():
+    # The next kernel begins at 300; the run ends at 200, idle since 100.
+    for launched, cause in ((99, QUEUED), (150, HOST_LATE), (250, HOST_LATE), (UNKNOWN, NOT_KNOWN)):
+        kernels = Kernels(column([10, 300]), column([100, 310]), column([5, launched]))
+        host = Host(column(), intervals(), column([0]))
+        busy = intervals((10, 100), (300, 310))
+        gaps = module.gaps_between(kernels, busy, intervals(), host, [(10, 200)])
+        assert [each.tolist() for each in gaps] == [[100], [200], [cause], [0], [-1]]
+
+
+@given(*[st.lists(st.tuples(MOMENT, MOMENT), max_size=8)] * 2)
+def test_times_in_both_of_two_sets_of_intervals(one, other):
+    first, second = intervals(*one), intervals(*other)
+    common = first.common(second)
+    pairs = zip(common.start.tolist(), common.end.tolist(), strict=True)
+    found = [moment for begin, end in pairs for moment in range(begin, end)]
+    assert found == sorted({*moments(first)} & {*moments(second)})
+    assert common.total == len(found)

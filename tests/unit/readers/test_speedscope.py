@@ -4,8 +4,11 @@ import gzip
 import json
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profstack.errors import UsageError
 from profstack.readers import speedscope
@@ -271,3 +274,39 @@ def test_values_are_counted_before_they_are_made(tmp_path, monkeypatch):
             patch.setattr(speedscope, limit, count - 1)
             with pytest.raises(UsageError, match="has more"):
                 speedscope.take([path], Request())
+
+
+@given(st.data())
+def test_damaged_bytes_are_read_or_end_in_one_line(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("damaged") / "p.json"
+    profile, _ = evented(random.Random(8), "seconds", count=12)
+    content = bytearray(written(path, [GOOD, profile]).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    with suppress(UsageError):
+        speedscope.take([path], Request())
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@given(_JSON, st.randoms(use_true_random=False))
+def test_any_value_anywhere_is_read_or_ends_in_one_line(tmp_path_factory, value, chance):
+    path = tmp_path_factory.mktemp("any") / "p.json"
+    profile, _ = evented(random.Random(8), "seconds", count=12)
+    whole = json.loads(written(path, [GOOD, profile]).read_text("utf-8"))
+    part = whole
+    while True:
+        key = chance.choice(list(part) if isinstance(part, dict) else range(len(part)))
+        if not (isinstance(part[key], (dict, list)) and part[key]) or chance.random() < 0.2:
+            part[key] = value
+            break
+        part = part[key]
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    with suppress(UsageError):
+        speedscope.take([path], Request())

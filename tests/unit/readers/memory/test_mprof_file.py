@@ -5,10 +5,13 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 
 import memory_profiler
 import mprof
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profstack.errors import UsageError
 from profstack.readers.formats import Request
@@ -185,6 +188,9 @@ def test_a_torn_last_line_and_unknown_lines_are_counted(written):
     taken = mprof_file.take([path], Request())
     assert len(taken.added["memory"]) == 2
     assert taken.added["layers"][0]["truncated"] == "2 lines of no known kind"
+    for torn in ("CHLD 7 1.0 x", "FUNC f 1.0 2.0", "FUNC f 1 2 3 x 0"):
+        added = mprof_file.take([written(f"MEM 1.0 2.0\n{torn}")], Request()).added
+        assert not added.keys() & {"mprof_children", "mprof_functions"}
 
 
 def test_lines_and_names_are_bounded(written, monkeypatch):
@@ -199,3 +205,14 @@ def test_lines_and_names_are_bounded(written, monkeypatch):
     monkeypatch.setattr(mprof_file, "MOST_LINES", 12)
     with pytest.raises(UsageError, match="more than 12 lines"):
         mprof_file.take([written(text)], Request())
+
+
+@given(st.data())
+def test_damaged_bytes_are_read_or_end_in_one_line(tmp_path_factory, data):
+    content = bytearray(NESTED.encode() + b"CHLD 7 20.0 104.0\n")
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("damaged") / "m.dat"
+    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    with suppress(UsageError):
+        mprof_file.take([path], Request())

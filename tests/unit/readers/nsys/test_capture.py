@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from profstack.readers.nsys import capture
+from profstack.readers.nsys import capture, steps
 from profstack.readers.nsys.export import read_export
 from tests.support.nsys_files import AUTOGRAD, MAIN, PID, NsysFile, thread_of
 
@@ -22,7 +22,9 @@ def made(tmp_path):
         with NsysFile(path) as file:
             text = re.sub(r" lib\b", " domain=lib category=None", text)
             file.play(text + "; memory 1 1 1", other=OTHER, third=THIRD)
-        return capture.Capture.of(read_export(path))
+        export = read_export(path)
+        names = steps.names_of(export.ranges)
+        return capture.Capture.of(export, steps.steps_of(export, names), names, 0)
 
     return read
 
@@ -38,7 +40,7 @@ def rows(*columns):
 def test_steps_are_those_that_were_captured_whole_on_the_thread_with_most(made):
     # Inside or across the one before; cut off, at its begin and right before its end; of another
     # domain, style, kind and thread.
-    steps = made("""
+    found = made("""
         step 3 10 50; step 4 20 30; step 5 35 45; step 6 50 70; step 7 80 90; step 8 90 99
         step 0 100 120 payload=None; range 80 81 cut category=cut; range 98 98 cut category=cut
         range 99 99 cut category=cut; range 5 6 cut category=cut
@@ -46,14 +48,14 @@ def test_steps_are_those_that_were_captured_whole_on_the_thread_with_most(made):
         step 31 150 160 domain=lib; step 32 150 160 style=start_end; step 34 150 160 thread=other
         range 150 160 'step 33'
     """).steps
-    assert (steps.thread, len(steps), steps.numbers) == (MAIN, 4, [3, 6, 0, None])
+    assert (found.thread, len(found), found.numbers) == (MAIN, 4, [3, 6, 0, None])
     times = [(10, 50), (50, 70), (100, 120), (130, 140)]
-    assert rows(steps.times.start, steps.times.end) == times
+    assert rows(found.times.start, found.times.end) == times
     moments = np.array([9, 10, 49, 50, 69, 70, 99, 100, 120, 139, 140])
-    assert steps.at(moments).tolist() == [-1, 0, 0, 1, 1, -1, -1, 2, -1, 3, -1]
-    assert steps.count(moments).tolist() == [each >= 0 for each in steps.at(moments).tolist()]
+    assert found.at(moments).tolist() == [-1, 0, 0, 1, 1, -1, -1, 2, -1, 3, -1]
+    assert found.count(moments).tolist() == [each >= 0 for each in found.at(moments).tolist()]
     begin, end = np.array([0, 30, 60, 71, 105]), np.array([150, 55, 110, 90, 108])
-    assert steps.counted(begin, end).tolist() == [90, 25, 20, 0, 3]
+    assert found.counted(begin, end).tolist() == [90, 25, 20, 0, 3]
     # Without steps all counts.
     none = made("range 1 2 Net").steps
     assert (none.thread, none.count(moments).all(), none.runs()) == (None, True, [])
@@ -86,10 +88,10 @@ def test_the_innermost_range_at_a_moment(made):
         # A range is known without its number, which is no part of a longer one nor all of a text.
         ("range 1 9 'step 12' lib payload=12", "5 step"),
         ("range 1 9 'step: #12' lib payload=12", "5 step"),
-        *((f"range 1 9 'step 12' lib {more}", "5 step 12") for more in ("payload=3", "payload=2")),
+        *((f"range 1 9 'item 12' lib {more}", "5 item 12") for more in ("payload=3", "payload=2")),
     ]:
         all_, words = made(text), expected.removeprefix("OTHER ").split()
-        if "step " in expected and len(words) == 3:
+        if "item " in expected and len(words) == 3:
             words = [words[0], " ".join(words[1:])]
         moments = np.array([int(each) for each in words[::2]])
         thread = np.full(len(moments), OTHER if expected.startswith("OTHER") else MAIN)

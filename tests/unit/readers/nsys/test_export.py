@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from profstack.readers.nsys.export import Export, read_export
-from profstack.readers.nsys.export_file import FRAMES, ExportError
+from profstack.readers.nsys.export import MOST_PROCESSES, Export, processes_of, read_export
+from profstack.readers.nsys.export_file import FRAMES, ExportError, ExportFile
 from tests.support import nsys_files as files
 from tests.support.nsys_files import GENERATIONS, OLDEST, RUNTIME, NsysFile, change, thread_of
 
@@ -78,8 +78,8 @@ TRAINING = (BESIDE, step(1), step(2))
 def test_every_generation_is_read_to_the_same_export_without_anything_of_others(path):
     exports = {each: read(path, each, *TRAINING) for each in GENERATIONS}
     for generation, found in exports.items():
-        seen = (found.process, found.others, found.begin_ns, found.end_ns)
-        assert seen == (PID, 1, 10_000, 29_000)
+        seen = (found.process, found.begin_ns, found.end_ns)
+        assert seen == (PID, 10_000, 29_000)
         assert (found.version, found.schema) == files.VERSIONS[generation]
         assert (found.notes, found.open_ranges, found.missing) == ([], 0, {})
         texts = [repr(found)]
@@ -163,32 +163,42 @@ def test_graphs_traced_whole_and_lost_events(path, generation):
 
 
 EVENTS = {"kernel": "kernel 1 2 k 1 pid={0};", "os": "os_call 1 2 read thread={1};"}
+EVENTS["sample"] = "sample 1 5 thread={1};"
 
 
 def target(path, told, wanted=None):
-    """The process that is read of a file with so many events of some kinds of some processes."""
+    """The processes that are read of a file with so many events of some kinds of some processes."""
     text = ""
     for kind, pid, count in (each.split() for each in told.split(", ")):
         event = EVENTS.get(kind, "range 1 2 x domain={2} thread={1};")
         text += event.format(pid, thread_of(int(pid), int(pid)), kind) * int(count)
-    found = read_export(write(path, "2026", text), wanted)
-    return f"{found.process}, {found.others} others"
+    with ExportFile(write(path, "2026", text)) as file:
+        found, left_out = processes_of(file, wanted)
+    return f"{' '.join(map(str, found))}, {left_out} others"
 
 
-# Our ranges, then work of devices, then ranges, then any events, then the lower number.
-WHICH = """profstack 11 1, theirs 12 9, kernel 12 9 = 11, 1 others
-profstack 11 2, profstack 12 3 = 12, 1 others
-theirs 11 9, kernel 12 1 = 12, 1 others
-kernel 11 3, kernel 12 2, os 12 9, os 13 1 = 11, 2 others
-theirs 12 1, os 11 9 = 12, 1 others
-os 11 2, os 12 3, os 13 1 = 12, 2 others
-os 12 3, os 11 3 = 11, 1 others"""
+# Our ranges, then work of devices, then ranges, then any events, then the lower number. What has
+# CPU samples alone may be any program of the machine.
+WHICH = """profstack 11 1, theirs 12 9, kernel 12 9 = 11 12, 0 others
+profstack 11 2, profstack 12 3 = 12 11, 0 others
+theirs 11 9, kernel 12 1 = 12 11, 0 others
+kernel 11 3, kernel 12 2, os 12 9, os 13 1, sample 9 4 = 11 12 13, 1 others
+theirs 12 1, os 11 9 = 12 11, 0 others
+os 11 2, os 12 3, os 13 1 = 12 11 13, 0 others
+os 12 3, os 11 3 = 11 12, 0 others
+sample 11 3, sample 12 9 = 12, 1 others"""
 
 
 @pytest.mark.parametrize("case", WHICH.splitlines())
-def test_which_process_is_read(path, case):
+def test_which_processes_are_read(path, case):
     told, expected = case.split(" = ")
     assert target(path, told) == expected
+
+
+def test_so_many_processes_are_read_those_with_most_first(path):
+    told = ", ".join(f"os {number} {number}" for number in range(1, MOST_PROCESSES + 3))
+    first = range(MOST_PROCESSES + 2, 2, -1)
+    assert target(path, told) == f"{' '.join(map(str, first))}, 2 others"
 
 
 def test_a_process_that_is_asked_for(path):

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.readers.nsys import importing, rows, tool
+from profstack.readers.nsys import importing, tool
 from profstack.storage.folder import Writer
 from profstack.storage.reader import Recorded
 from tests.support.nsys_files import PID, NsysFile, thread_of
@@ -33,15 +33,22 @@ def export(tmp_path):
 
 def test_an_import_takes_the_place_of_an_earlier_one(export, folder, monkeypatch):
     importing.import_file(export, folder)
-    monkeypatch.setattr(rows, "MOST_ROWS", 1)
+    monkeypatch.setattr(importing, "MOST_ROWS", 1)
+    monkeypatch.setattr(importing, "FEWEST_ROWS", 1)
     fact, found = importing.import_file(export, folder), Recorded(folder)
     counts = [len(found.frames[f"nsys_{name}"]) for name in ("steps", "kernels")]
-    assert (found.facts["nsys"], counts) == (fact, [2, 1])
+    # One row, and the rest in another.
+    assert (found.facts["nsys"], counts) == (fact, [2, 2])
     expected = {"file": "a.sqlite", "version": "2024.3.1.75", "schema": "3.15.1", "process": PID}
-    assert fact.items() >= {**expected, "other_processes": 1, "steps": 2, "last_step": 4}.items()
+    assert fact.items() >= {**expected, "other_processes": 0, "steps": 2, "last_step": 4}.items()
+    assert fact["processes"] == [PID, PID + 1]
     notes = dict(map(tuple, fact["notes"]))
     assert ("nsys-open-ranges" in notes, "memory" in fact["missing"]) == (True, True)
-    assert notes["nsys-rows-left-out"].startswith("1 rows of nsys_kernels")
+    left_out = [text for slug, text in fact["notes"] if slug == "nsys-rows-left-out"]
+    assert any(
+        text.startswith("nsys_kernels has too many rows: 1 kernels with 50.0 ns of device time")
+        for text in left_out
+    )
 
 
 @pytest.mark.parametrize("ending", [".nsys-rep", ".qdrep", ".qdstrm"])

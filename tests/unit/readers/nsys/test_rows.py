@@ -9,13 +9,16 @@ import pytest
 from profstack.readers.nsys import rows as nsys_rows
 from profstack.readers.nsys.export import Export, read_export
 from profstack.readers.nsys.export_file import frame_of
-from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS, rows_of
+from profstack.readers.nsys.importing import rows_of
+from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS
+from profstack.readers.nsys.steps import NO_STEPS, names_of
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from tests.support.nsys_files import AUTOGRAD, PID, NsysFile, thread_of
 from tests.support.tables import cases, in_ns
 
 HELPER = thread_of(PID, PID + 2)
 LAUNCH = "cudaLaunchKernel"
+near = pytest.approx
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def result(tmp_path):
         path.unlink(missing_ok=True)
         with NsysFile(path, generation) as file:
             file.play(text, helper=HELPER, autograd=AUTOGRAD)
-        rows, facts = rows_of(read_export(path))
+        rows, facts = rows_of([read_export(path)])
         assert set(rows) == set(RECORDED_OF_NSYS)
         for name, table in RECORDED_OF_NSYS.items():
             table.rows(rows[name])
@@ -59,7 +62,7 @@ step 9 12000 None; launched 12100 12110 12200 a 12
 
 def test_two_steps_counted_by_hand(result):
     rows, facts = result(TWO_STEPS)
-    columns = "steps first_step last_step per unlaunched open_ranges graphs_whole left_out"
+    columns = "steps first_step last_step per unlaunched open_ranges graphs_whole rest"
     found = in_ns([facts], f"{columns} steps_wall_s captured_s")
     assert found == [(2, 7, 8, "step", 1, 1, 0, {}, 2000, 13000 - 9000)]
     # What was launched in them, and what ran: a kernel from before makes the device busy.
@@ -116,10 +119,12 @@ def test_two_steps_counted_by_hand(result):
     assert ((LAUNCH, "backward", 1, 0, 5) in api, sum(row[2] for row in api)) == (True, 10)
     # Every gap has its cause, and the kernels around the longest.
     assert in_ns(rows["gaps"], "cause count total_s longest_s after before") == [
-        ("host late", 7, 1140, 290, "g", None),
-        ("data wait", 1, 230, 230, "d in optimizer SGD", "a in Net"),
+        ("host late", 5, 990, 290, "g", None),
+        ("data wait", 1, 230, 230, "fill in optimizer SGD", "a in Net"),
         ("synchronisation", 1, 150, 150, "e in augment", "f in step"),
-        ("queued", 1, 10, 10, "d in optimizer SGD", "d in optimizer SGD"),
+        # What launched `g` is not in the file, and a fill is work like a kernel.
+        ("unknown", 1, 140, 140, "f in step", "g"),
+        ("queued", 2, 20, 10, "d in optimizer SGD", "d in optimizer SGD"),
     ]
 
 
@@ -194,8 +199,10 @@ def test_what_was_not_traced_is_unknown(result):
     assert (*places, facts["unlaunched"]) == ([(None,)], [(None,)], 1)
     rows, _ = result("step 3 1000 2000; call 1100 1150 cudaMalloc 1")
     assert (rows["gaps"], in_ns(rows["ranges"], columns)[0][:3]) == ([], (1, 50, None))
-    rows, facts = rows_of(Export("x"))
-    assert (set(rows), any(rows.values())) == (set(RECORDED_OF_NSYS), False)
+    rows, facts = rows_of([Export("x")])
+    [process] = rows.pop("nsys_processes")
+    assert (set(rows), any(rows.values())) == (set(RECORDED_OF_NSYS) - {"nsys_processes"}, False)
+    assert (process["device"], process.get("kernels"), process["api_calls"]) == (None, None, 0)
     assert (facts["steps"], facts["unlaunched"]) == (0, 0)
 
 
@@ -236,22 +243,82 @@ def test_time_between_steps(result):
     assert in_ns(rows["steps"], "step") == [(4,), (5,), (9,)]
 
 
-def test_of_too_many_rows_the_longest_are_kept_with_what_is_around_them(result, monkeypatch):
+def test_what_is_beyond_the_limit_of_rows_is_one_row_with_all_of_it(tmp_path):
     own = "domain= category=None"
     text = f"range 100 9000 epoch {own}"
     for number in range(1, 51):
         at = 150 + 100 * number
         text += f"""
-        range {at} {at + 10 + number} 'batch {number}' {own}; os_call {at} {at + number} c{number}
-        launched {at} {at + 10} {at + 10 + number} k{number} {number}"""
-    assert len(result(text)[0]["ranges"]) == 51
-    monkeypatch.setattr(nsys_rows, "MOST_ROWS", 4)
-    rows, facts = result(text)
-    kept = [("epoch", None), *((f"batch {number}", 1) for number in (48, 49, 50))]
-    assert in_ns(rows["ranges"], "name parent") == kept
-    assert [row["name"] for row in rows["kernels"]] == ["k50", "k49", "k48", "k47"]
-    assert [row["name"] for row in rows["api"]] == ["c50", "c49", "c48", "c47"]
-    assert facts["left_out"] == {"nsys_ranges": 47, "nsys_kernels": 46, "nsys_api": 96}
+        range {at} {at + 10 + number} b{number}x {own}; os_call {at} {at + number} c{number}
+        launched {at} {at + 10} {at + 10 + number} k{number} {number}
+        call {at + 8} {at + 9 + number} cudaStreamSynchronize {1000 + number}
+        wait {at + 8} {at + 9 + number} {1000 + number} stream stream={number}"""
+    with NsysFile(tmp_path / "a.sqlite") as file:
+        file.play(text)
+    export = read_export(file.path)
+    every, whole_facts = rows_of([export])
+    cut, facts = rows_of([export], most=4)
+    assert (len(every["nsys_ranges"]), whole_facts["rest"]) == (51, {})
+    ranges = cut["nsys_ranges"]
+    kept = [("epoch", None), *((f"b{number}x", 1) for number in (48, 49, 50)), ("(rest)", None)]
+    assert in_ns(ranges, "name parent") == kept
+    # Nothing is lost: all sums are those of all rows.
+    for name, columns in (
+        ("nsys_kernels", "calls device_s"), ("nsys_api", "calls host_s"),
+        ("nsys_stats", "calls total_s"), ("nsys_waits", "calls wait_s"),
+    ):  # fmt: skip
+        assert [row["name" if "name" in row else "kind"] for row in cut[name]][-1] == "(rest)"
+        sums = [
+            [sum(column) for column in zip(*in_ns(rows[name], columns), strict=True)]
+            for rows in (cut, every)
+        ]
+        assert (len(cut[name]), sums[0]) == (5, sums[1])
+    columns = "calls self_s kernels device_s api_calls projected_s"
+    inner, rest = every["nsys_ranges"][1:48], ranges[-1]
+    sums = [sum(column) for column in zip(*in_ns(inner, columns), strict=True)]
+    assert in_ns([rest], columns) == [tuple(sums)]
+    times = sum(range(1, 47))
+    assert facts["rest"]["nsys_kernels"] == {"rows": 46, "things": 46, "seconds": near(times / 1e9)}
+    assert {name: rest["rows"] for name, rest in facts["rest"].items()} == {
+        "nsys_ranges": 47, "nsys_kernels": 46, "nsys_api": 146, "nsys_stats": 99, "nsys_waits": 46
+    }  # fmt: skip
+    assert rest["median_s"] is None
+
+
+def beside(path, theirs):
+    """Rows and facts of two steps of one process, and of another with these ranges in it."""
+    other = PID + 9
+    thread = thread_of(other, other)
+    path.unlink(missing_ok=True)
+    with NsysFile(path) as file:
+        file.play("step 3 1000 2000; step 4 2000 3000; launched 1100 1200 1300 k 1")
+        file.play(theirs, other=thread)
+        file.play(
+            f"call 900 950 cudaFree 7 thread={thread}; os_call 2500 3500 poll thread={thread}"
+        )
+        file.play(f"kernel 1500 1700 other 8 device=1 pid={other}")
+    return rows_of([read_export(path, pid) for pid in (PID, other)])
+
+
+def test_a_process_without_such_steps_is_seen_in_those_of_the_first(tmp_path):
+    # A range of its own that repeats is no step beside profstack's steps.
+    fetch = "range {} {} fetch domain= category=None thread=other"
+    text = ";".join(fetch.format(at, at + 390) for at in range(600, 3800, 400))
+    rows, facts = beside(tmp_path / "a.sqlite", text)
+    columns = "process device steps own_steps wall_s kernels busy_s ranges"
+    assert in_ns(rows["nsys_processes"], columns) == [
+        (PID, "cuda:0", 2, 1, 2000, 1, 100, 2),
+        (PID + 9, "cuda:1", 2, 0, 2000, 1, 200, 5),
+    ]
+    assert (facts["steps"], facts["processes"]) == (2, [PID, PID + 9])
+    waited = [row for row in rows["nsys_api"] if row["name"] == "poll"]
+    # From 2500 to the end of the last step.
+    assert in_ns(waited, "calls host_s process") == [(1, 500, PID + 9)]
+    steps = in_ns(rows["nsys_steps"], "process step device busy_s")
+    assert steps[2:] == [(PID + 9, 3, "cuda:1", 200), (PID + 9, 4, "cuda:1", 0)]
+    # One of the same kind is its own.
+    rows, _ = beside(tmp_path / "a.sqlite", "step 8 1400 1790 thread=other")
+    assert in_ns(rows["nsys_processes"], columns)[1] == (PID + 9, "cuda:1", 1, 1, 390, 1, 200, 1)
 
 
 def test_stacks_by_their_functions_with_most_time_first(result):
@@ -295,10 +362,15 @@ def test_stacks_functions_and_depth_are_bounded(monkeypatch):
     given = {"samples": {"t": range(6), "thread": 1, "callchain": [1, 1, 1, 2, 2, 3]}}
     given["callchains"] = dict(zip(names, zip(*frames, strict=True), strict=True))
     read = {name: frame_of(name, columns) for name, columns in given.items()}
-    capture = nsys_rows.Capture.of(Export("x", **read))
+    capture = whole(Export("x", **read))
     found = [(row["calls"], json.loads(row["stack"])) for row in nsys_rows.backtrace_rows(capture)]
     assert found == [(3, [["a", "lib"]] * MOST_DEEP), (2, [["b", "lib"], ["c", "lib"]])]
     assert [row["symbol"] for row in nsys_rows.sample_rows(capture)] == ["a", "b", "d"]
+
+
+def whole(export):
+    """The capture of an export without steps."""
+    return nsys_rows.Capture.of(export, NO_STEPS, names_of(export.ranges), 0)
 
 
 def curve_of(events):
@@ -306,7 +378,7 @@ def curve_of(events):
     taken = np.where(freed, "freed", "allocated")
     columns = {"t": range(5, 5 + len(events)), "device": 0, "kind": "device", "bytes": size}
     frame = frame_of("memory", {**columns, "operation": taken, "address": address})
-    return in_ns(nsys_rows.memory_rows(Export("x", begin_ns=5, memory=frame)), "t_s bytes")
+    return in_ns(nsys_rows.memory_rows(Export("x", memory=frame), 5), "t_s bytes")
 
 
 def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
