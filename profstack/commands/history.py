@@ -95,12 +95,9 @@ def _reports(paths: Sequence[Path], left_out: list[LeftOut]) -> Iterator[tuple[s
     """Yield the reports one by one; add what cannot be read to `left_out`."""
     for path in paths:
         try:
-            report = files.load(path) if path.is_dir() else files.read(path, "")
+            is_folder = path.is_dir()
+            report = files.load(path, _PARTS) if is_folder else files.read(path, "", _PARTS)
         except RecordingError as error:
             left_out.append({"path": str(path), "reason": error.what})
         else:
-            reason = files.lacking(report, _PARTS, ("verdict", "attribution", "script"))
-            if reason is not None:
-                left_out.append({"path": str(path), "reason": reason})
-            else:
-                yield str(path), report
+            yield str(path), report

@@ -103,9 +103,11 @@ def _formats() -> Sequence[Format]:
     from profstack.readers import prof_file, speedscope
     from profstack.readers.memory import mprof_file, snapshot
     from profstack.readers.nsys import importing as nsys
+    from profstack.readers.torchtrace import importing as torchtrace
 
     return (
         nsys.FORMAT, prof_file.FORMAT, mprof_file.FORMAT, snapshot.FORMAT, speedscope.FORMAT,
+        torchtrace.FORMAT,
     )  # fmt: skip
 
 

@@ -1,13 +1,15 @@
-"""The answer of a recording that was made from files of tools without steps.
+"""The answer of a recording that was made from files of other tools.
 
-Such files say what a program did as a whole: a profile which function most of the time is in, a
-history of memory how much was held at most and what took it. Nothing is judged by the clean step,
-which there is none of.
+A trace says how long steps took under its profiler, and which part was the largest. Other files
+say what a program did as a whole: a profile which function most of the time is in, a history of
+memory how much was held at most and what took it. Nothing is judged by the clean step, which there
+is none of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from profstack.code_owner import BUILTIN_FILE, OWN, package_of, place_words
@@ -30,7 +32,7 @@ def answer(report: Report) -> str | None:
     """Return what the files say in one or a few sentences; None where they hold nothing of it."""
     said = [
         words
-        for part in (_device_memory, _process_memory, _functions, _samples)
+        for part in (_traced, _device_memory, _process_memory, _functions, _samples)
         for words in part(report)
     ]
     return " ".join(f"{words}." for words in said) or None
@@ -40,6 +42,36 @@ def _table(report: Report, name: str) -> list[_Row]:
     """Return the rows of a layer's own table; none where the recording does not have it."""
     tables = (each for each in report.get("layer_tables", []) if each["name"] == name)
     return next((list(each["rows"]) for each in tables), [])
+
+
+# --- Traces ---------------------------------------------------------------------------------------
+
+
+def _traced(report: Report) -> Iterator[str]:
+    """Say what a trace of operators is of, how long its steps took, and its largest part."""
+    tables = report["tables"]
+    if not reading.is_import(report) or not tables["operators"]:
+        return
+    names = ", ".join(each["file"] for each in report.get("imports", ()))
+    walls = [row["wall_s"] for row in tables["steps"] if row["wall_s"]]
+    words = f"In {names} no steps were found; all times"
+    if walls:
+        count = "1 step" if len(walls) == 1 else f"{len(walls):,} steps"
+        words = f"{names}: {count} of {format_seconds(median(walls))} (median); all times"
+    yield f"{words} are as torch.profiler slowed them"
+    kinds: tuple[tuple[str, Sequence[_Row], str, str], ...] = (
+        ("kernel", tables["kernels"], "name", "device_s"),
+        ("part", tables["modules"], "path", "self_s"),
+        ("operator", tables["operators"], "name", "self_s"),
+    )
+    for what, rows, key, column in kinds:
+        # Rows of one operator differ by the shapes of its inputs.
+        sums = reading.sums_of((row[key], row[column]) for row in rows)
+        whole_s, first = sum(sums.values()), max(sums, key=lambda name: sums[name], default=None)
+        if first is not None and whole_s:
+            of = "the steps' time" if what == "part" else f"the {what}s' time"
+            share = format_share(sums[first] / whole_s)
+            yield f"The largest {what} is {first}, with {share} of {of}"
 
 
 # --- Profiles of functions ------------------------------------------------------------------------

@@ -147,6 +147,11 @@ def traced_step_s(report: Report) -> float | None:
     return report["attribution"]["step_s"] if report["attribution"] else None
 
 
+def is_import(report: Report) -> bool:
+    """Return whether the recording was made from files of other tools, and not by a run."""
+    return bool(report.get("imports")) and report["script"] is None
+
+
 def on_accelerator(report: Report) -> bool:
     """Whether the run computed on something other than the CPU."""
     return report["environment"].get("device") not in (None, "cpu")

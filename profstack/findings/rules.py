@@ -495,6 +495,8 @@ WARNINGS: dict[str, str] = {
     "missing",
     "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
     # -- how far the clean time is to be trusted --
+    "profiled-steps": "the steps are those of an imported trace: their times are its profiler's, "
+    "and there is no clean one",
     "warmup-unsettled": "the end of the warm-up was not found: the steps still became faster or "
     "slower when the run ended",
     "work-changed": "steps after those that the layers watched take another time: the figures are "
@@ -560,6 +562,13 @@ WARNINGS: dict[str, str] = {
     "regions-unread": "the work inside regions could not be worked out",
     "ranges-untimed": "ranges of `nvtx.start_range` overlapped and nothing told them apart",
     "launches-unread": "launches and gaps could not be worked out",
+    # -- imported traces --
+    "trace-left-out": "events of an imported trace could not be read: the text counts them and "
+    "their time",
+    "trace-truncated": "an imported trace was cut off as it was written",
+    "trace-no-modules": "an imported trace has no calls of modules, so that all work is outside "
+    "modules",
+    "trace-ranks": "of traces of several ranks one was imported",
     # -- Nsight Systems --
     "no-listener": "Nsight Systems is there, and takes none of the ranges: of its `--trace`, or of "
     "the installed version of nvtx",

@@ -76,3 +76,23 @@ def test_the_scale_is_as_near_as_the_samples_lie(lab):
     lab.view(changed(RUN, tables__memory=with_rows(RUN, "memory", flat), slices=[]), "memory")
     drawn = lab.chart("#memory-chart")[1]
     assert [drawn["yaxis"]["range"], drawn["xaxis"]["range"]] == [[0, 0.12], [0, 3.9]]
+
+
+def test_a_snapshot_has_its_history_in_place_of_a_step(lab):
+    kinds = [
+        USUAL | {"kind": "taken in forward", "start_bytes": 0, "peak_bytes": 3, "end_bytes": 1}
+    ]
+    page = changed(
+        RUN,
+        tables__memory_owners=with_rows(RUN, "memory_owners", kinds),
+        tables__peak_holders=None,
+        facts__imports=[{"file": "s.pickle", "format": "snapshot of CUDA memory"}],
+        **UNEVEN,
+    )
+    lab.view(page, "memory")
+    assert lab.all(".stack-name") == ["begin of the history", "peak", "the snapshot"]
+    assert "by the part of a step that took them" in lab.all("#memory-owners .lead")[0]
+    data, _ = lab.chart("#memory-chart")
+    # Rows of one file have no figure of another's.
+    assert data["resident set"]["y"] == [120 * MIB, 200 * MIB, 410 * MIB, 300 * MIB]
+    assert data["device allocated"]["x"] == [0.3, 0.4]

@@ -149,3 +149,31 @@ def test_evidence_has_units_by_its_names(lab):
     assert lab.values(words, ROWS.values()) == list(ROWS)
     way = "(link) => T.overview.evidenceWay(link)?.getAttribute('href')"
     lab.check(way, {"modules/Net.a": "#modules/Net.a", "nowhere/x": None})
+
+
+def test_files_without_steps_have_their_answer_and_cards_of_what_is_known(lab):
+    words = "33 % of the profiled 5.00 s is fib (train.py:5) itself"
+    peaks = {"rss_bytes": None, "allocated_bytes": 3 << 20, "reserved_bytes": 8 << 20}
+    tops = RUN["overview"]["tops"]
+    alone = {
+        "facts__imports": [
+            {"file": "p.prof", "format": "profile of cProfile"},
+            {"file": "s.pickle", "format": "snapshot of CUDA memory"},
+        ],
+        "facts__script": None, "facts__nsys": None, "facts__step": {"count": 0},
+        "facts__benchmark": {"warnings": []},
+        "facts__verdict": RUN["facts"]["verdict"] | {"sentence": words, "evidence": []},
+        "overview__peaks": RUN["overview"]["peaks"] | peaks,
+        "overview__tops": [top | {"rows": top["rows"] * (top["view"] == "python")} for top in tops],
+    }  # fmt: skip
+    page = changed(RUN, **alone)
+    lab.draw(page, _HEADER, "#status")
+    assert lab.all("#script, #status > *") == ["p.prof", "complete", "imported"]
+    lab.view(page, "overview")
+    assert lab.all("#verdict .verdict") == [words]
+    cards = lab.all("#benchmark-cards .card")
+    assert ["p.prof" in cards[0], "s.pickle" in cards[1]] == [True, True]
+    assert ["3.00 MiB" in cards[2], "8.00 MiB reserved" in cards[2], len(cards)] == [True, True, 3]
+    # Nothing of a step, of a run or of layers that saw nothing.
+    assert lab.all("#run-bar, #step-bar, #run-bar-title, #step-bar-title, #finding-list") == []
+    assert len(lab.all("#tops .top")) == 1

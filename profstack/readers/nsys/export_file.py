@@ -32,7 +32,7 @@ _AGAIN = "export it again: nsys export --type sqlite --force-overwrite true <rep
 _GIVE = "give the file that nsys export --type sqlite has written"
 # The name of things that have none in the file.
 UNNAMED = "unnamed"
-# Few enough to stay in the caches of a core: a quarter faster than ten times as many.
+# Few enough to stay in the caches of a core.
 _ROWS_AT_ONCE = 5_000
 _IDS_AT_ONCE = 5_000
 # Of a thread's global identifier, without the thread.

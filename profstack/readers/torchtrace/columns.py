@@ -8,6 +8,7 @@ called on one block before the next block is touched.
 from __future__ import annotations
 
 import marshal
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, repeat
@@ -31,12 +32,32 @@ _SEPARATOR = "\t"
 _MARSHAL_VERSION = 2
 
 
-class _Numbering(dict[Any, int]):
+class Numbering(dict[Any, int]):
     """Numbers of keys, in the order in which they are first looked up."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
         return number
+
+
+class ColumnarEvents(Sequence[Any]):
+    """Events that are kept as columns, and give a whole column at once."""
+
+    def integers(self, accessor: str) -> Ints:
+        """Return what an accessor that gives whole numbers returns for every event."""
+        raise NotImplementedError
+
+    def strings(self, accessor: str) -> StringColumn:
+        """Return what an accessor that gives a text returns for every event."""
+        raise NotImplementedError
+
+    def inputs(self) -> RecordedInputs:
+        """Return the recorded inputs of every event."""
+        raise NotImplementedError
+
+    def at(self, positions: Ints | Bools) -> ColumnarEvents:
+        """Return the events at these positions."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -49,7 +70,7 @@ class StringColumn:
     @classmethod
     def of(cls, strings: Iterable[str], count: int) -> StringColumn:
         """Number `count` strings, which pass one at a time and are never all held."""
-        numbers = _Numbering()
+        numbers = Numbering()
         return cls(np.fromiter(map(numbers.__getitem__, strings), np.int64, count), list(numbers))
 
     @classmethod
@@ -57,7 +78,7 @@ class StringColumn:
         """Number anew, in the order of the events, strings that have numbers already."""
         first = _first_of(ids, int(ids.max(initial=-1)) + 1)
         present = np.flatnonzero(first < len(ids))
-        numbers = _Numbering()
+        numbers = Numbering()
         anew = np.zeros(len(values), np.int64)
         for number in present[np.argsort(first[present])].tolist():
             anew[number] = numbers[values[number]]
@@ -104,7 +125,7 @@ class InputReader:
     """Reads the recorded inputs of events, block by block."""
 
     def __init__(self, count: int) -> None:
-        self._shapes, self._types = _Numbering(), _Numbering()
+        self._shapes, self._types = Numbering(), Numbering()
         self._shapes[marshal.dumps([], _MARSHAL_VERSION)] = self._types[None] = 0
         self._shape_ids = np.zeros(count, np.int32)
         self._type_ids = np.zeros(count, np.int32)
@@ -138,7 +159,7 @@ def value_key(values: Any) -> object:
 
 def distinct(keys: Iterable[Any], count: int) -> tuple[Ints, Ints]:
     """Return the first position of each different one of `count` keys, and each key's number."""
-    numbers = _Numbering()
+    numbers = Numbering()
     ids = np.fromiter(map(numbers.__getitem__, keys), np.int64, count)
     return _first_of(ids, len(numbers)), ids
 
@@ -150,12 +171,16 @@ def blocks(count: int) -> Iterator[slice]:
 
 def column(events: Sequence[Any], accessor: str) -> Iterable[Any]:
     """Call one accessor on every event, one after the other."""
+    if isinstance(events, ColumnarEvents):
+        return map(operator.methodcaller(accessor), events)
     # Through the class, so that no bound method is made for each event.
     return map(getattr(type(events[0]), accessor), events) if len(events) else ()
 
 
 def integers(events: Sequence[Any], accessor: str) -> Ints:
     """Read a column of integers; identifiers that only fit an unsigned number keep their bits."""
+    if isinstance(events, ColumnarEvents):
+        return events.integers(accessor)
     try:
         return np.fromiter(column(events, accessor), np.int64, len(events))
     except OverflowError:
@@ -174,7 +199,16 @@ def read_columns(
     have 0 there. Inputs are read of the events whose name `has_inputs`; of none without it.
     """
     count = len(events)
-    numbers = _Numbering()
+    if isinstance(events, ColumnarEvents):
+        names = events.strings("name")
+        is_named = names.where(lambda name: name == named[0])
+        return (
+            names,
+            {accessor: events.integers(accessor) for accessor in accessors},
+            {each: np.where(is_named, events.integers(each), 0) for each in named[1]},
+            events.inputs() if has_inputs else None,
+        )
+    numbers = Numbering()
     # Kept as long as the events are: of different names there are few.
     all_ids = np.empty(count, np.int32)
     columns = {accessor: np.empty(count, np.int64) for accessor in accessors}

@@ -19,6 +19,7 @@ import numpy as np
 
 from profstack.readers.torchtrace.columns import (
     Bools,
+    ColumnarEvents,
     InputReader,
     Ints,
     RecordedInputs,
@@ -77,6 +78,9 @@ Event = TypeVar("Event")
 
 def kinds_of(events: Sequence[Any]) -> list[str]:
     """Return the kind of every event, in Kineto's words ("cpu_op", "kernel", "cuda_runtime")."""
+    if isinstance(events, ColumnarEvents):
+        kinds = events.strings("activity_type")
+        return [kinds.values[number] for number in kinds.ids.tolist()]
     if not len(events) or hasattr(type(events[0]), "activity_type"):
         return list(column(events, "activity_type"))
     return list(map(inferred_kind, events))
@@ -331,7 +335,11 @@ def read_host(
     """
     accessors = ["start_ns", "duration_ns", "start_thread_id", "sequence_nr"]
     if kinds is not None:
-        events = of_kinds((*HOST_KINDS, MEMORY_KIND), events, kinds)
+        wanted = frozenset((*HOST_KINDS, MEMORY_KIND))
+        if isinstance(events, ColumnarEvents):
+            events = events.at(events.strings("activity_type").where(wanted.__contains__))
+        else:
+            events = of_kinds(wanted, events, kinds)
         accessors.append("correlation_id")
     names, read, of_memory, recorded = read_columns(
         events, accessors, (MEMORY_NAME, INSTANT_ACCESSORS), _has_inputs if inputs else None
@@ -341,7 +349,10 @@ def read_host(
         kept = np.flatnonzero(~names.where(HIDDEN_NAMES.__contains__))
     order = _time_order(read["start_ns"], read["duration_ns"], read["start_thread_id"], kept)
     if order is not None:
-        events = [events[position] for position in order.tolist()]
+        if isinstance(events, ColumnarEvents):
+            events = events.at(order)
+        else:
+            events = [events[position] for position in order.tolist()]
         names.ids = names.ids[order]
         for column_set in (read, of_memory):
             column_set.update({name: values[order] for name, values in column_set.items()})

@@ -1,133 +1,785 @@
-"""Read a saved Chrome trace as the events it was made of.
+"""Read a saved trace of torch.profiler (Kineto, Chrome trace JSON) as columns of events.
 
-`read_trace` gives events that answer to the same accessors as the profiler's own
-(`name()`, `start_ns()`, ...), so that `read_host` and every table after it take both. Times are
-exact: a trace has microseconds with three digits, beside `baseTimeNanoseconds`.
+`read_trace` gives events that answer to the same accessors as the profiler's own (`name()`,
+`start_ns()`, ...), and that give a whole column at once, so that every table is made of both. Times
+are exact: a trace has microseconds with three digits, beside `baseTimeNanoseconds`.
 
-A trace has for every operator its times, thread, `Sequence number`, `Fwd thread id`,
-`Input Dims`, `Input type`, `Concrete Inputs` and `External id` (the correlation number); for a
-kernel its device, stream, `External id` and `correlation`; for a `[memory]` instant `Bytes`, `Addr`
-and the device. Modules have names where profstack or the script recorded ranges for them.
+A trace has for every operator its times, thread, `Sequence number`, `Fwd thread id`, `Input Dims`,
+`Input type`, `Concrete Inputs` and `External id` (the correlation number); for a kernel its device,
+stream, `External id` and `correlation`; for a `[memory]` instant `Bytes` and the device; for a call
+of a Python function its name alone.
 
 A trace lacks: the profiler's numbers of threads (the thread of a backward function's forward
 follows from the trace's arrows between the two, or from there being one thread only); inputs that
 are no tensors, which are texts, with long lists cut; names that are not ASCII (torch writes
 `unknown`); the kind of a device (all are called CUDA); the trees of stacks and allocations.
+
+The file is read in pieces that are cut between two events, so that memory holds columns and one
+piece. It may come from anywhere and be damaged: what cannot be read is left out and counted.
 """
 
 from __future__ import annotations
 
 import ast
-import gzip
 import json
+import math
+import multiprocessing
+import os
 import re
 import zlib
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, Generic, TypeVar
+from typing import Any, overload
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from profstack.errors import RecordingError
-from profstack.readers.torchtrace.columns import value_key
+from profstack.readers.formats import GZIP
+from profstack.readers.torchtrace.columns import (
+    Bools,
+    ColumnarEvents,
+    Ints,
+    Numbering,
+    RecordedInputs,
+    StringColumn,
+)
 from profstack.readers.torchtrace.events import (
     ACCUMULATE,
     DEVICE_KINDS,
     EVALUATE,
     HOST_KINDS,
     MEMORY_KIND,
+    MEMORY_NAME,
+    PYTHON_KIND,
     RUNTIME_KINDS,
-    of_kinds,
 )
 
-# Events with the accessors of torch.profiler's --------------------------------------------------
+# Events as JSON has them --------------------------------------------------------------------------
 #
-# An event is only a place in the columns: 100 bytes each, where an object of JSON has thousands.
+# Only the fields that tables are made of are decoded; lists of inputs stay as they are in the file,
+# since few of them are different.
 
-T = TypeVar("T")
+_NO_VALUE = msgspec.Raw(b"")
+
+
+class _Arguments(msgspec.Struct, gc=False, frozen=True):
+    external: int = msgspec.field(default=0, name="External id")
+    # Spelled so before torch 2.
+    external_before: int = msgspec.field(default=0, name="external id")
+    sequence: int = msgspec.field(default=-1, name="Sequence number")
+    forward: int = msgspec.field(default=0, name="Fwd thread id")
+    correlation: int = 0
+    device: int | None = None
+    memory_device: int = msgspec.field(default=-1, name="Device Id")
+    stream: int = 0
+    dims: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Input Dims")
+    dims_before: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Input dims")
+    types: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Input type")
+    values: msgspec.Raw = msgspec.field(default=_NO_VALUE, name="Concrete Inputs")
+    nbytes: int = msgspec.field(default=0, name="Bytes")
+
+
+_NO_ARGUMENTS = _Arguments()
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = math.nan
+    dur: float = 0.0
+    id: int | str = 0
+    args: _Arguments = _NO_ARGUMENTS
+
+
+class _ExactTime(msgspec.Struct, gc=False):
+    ts: Decimal = Decimal(0)
+
+
+_DECODER = msgspec.json.Decoder(list[_Event])
+# Takes numbers that are written as texts.
+_LENIENT = msgspec.json.Decoder(list[_Event], strict=False)
+_ONE = msgspec.json.Decoder(_Event, strict=False)
+_TIMES = msgspec.json.Decoder(list[_ExactTime], strict=False)
+# From here on a float has no three digits behind the point.
+_INEXACT = 2.0**43
+# An event's begin where it has none, or one that is no time.
+_NO_TIME = -(1 << 62)
 
 # The activity types that tables are made of, by number.
-_KINDS = (*HOST_KINDS, MEMORY_KIND, *DEVICE_KINDS, *RUNTIME_KINDS)
+_KINDS = (*HOST_KINDS, MEMORY_KIND, *DEVICE_KINDS, *RUNTIME_KINDS, PYTHON_KIND)
+# Spelled so before torch 2.
+_KINDS_BEFORE = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "Python": PYTHON_KIND,
+}
+_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+_NUMBERS |= {old: _NUMBERS[kind] for old, kind in _KINDS_BEFORE.items()}
+_MEMORY, _PYTHON = _NUMBERS[MEMORY_KIND], _NUMBERS[PYTHON_KIND]
+_OPERATOR_NUMBER, _ANNOTATION_NUMBER = _NUMBERS["cpu_op"], _NUMBERS["user_annotation"]
+_ON_DEVICE = [_NUMBERS[kind] for kind in DEVICE_KINDS]
+_OF_RUNTIME = [_NUMBERS[kind] for kind in RUNTIME_KINDS]
+_WITH_TIME = frozenset("Xi")
+_ARROWS = frozenset(("fwdbwd", "forward_backward"))
+_ARROW_BEGIN, _ARROW_END = "s", "f"
+_ARROW_PHASES = frozenset((_ARROW_BEGIN, _ARROW_END))
+# Ranges that torch before 1.10 took for operators.
+_RANGES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#")
+
+# The file, in pieces ------------------------------------------------------------------------------
+
+# Bytes read at once: with the events decoded from them they fit no cache, but cost little memory.
+PIECE = 4 << 20
+# A file that is not compressed is read in parts of this size, in several processes.
+PART = 48 << 20
+# No single event is longer than this: torch's longest are stacks of frames.
+LONGEST = 64 << 20
+# A trace that unfolds into more than this is refused.
+MOST_BYTES = 16 << 30
+# The header before the events is no longer than this.
+_LONGEST_HEADER = 8 << 20
+
+# Between two events: any of these keys begins one.
+_CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|bp)"\s*:)')
+# The same as Kineto writes it.
+_KINETO_CUT, _AFTER = b'},\n  {\n    "ph"', 2
+# In a damaged piece: where an object ends or an event begins.
+_EDGE = re.compile(rb'\}(?=\s*,)|(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|bp)"\s*:)')
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_END = re.compile(rb"(?:^|\}|,)\s*\](?=\s*(?:[,}]|$))")
+# A damaged event is tried with this many pieces of text after it, since texts may hold a cut.
+_MOST_JOINED = 16
+_DURATION = re.compile(rb'"dur"\s*:\s*"?(\d+(?:\.\d*)?)')
+
+_EXPORT = "give a file that `export_chrome_trace` of torch.profiler wrote"
+_AGAIN = "save the trace again, and wait until it is written"
+
+
+class _File:
+    """The bytes of a trace, decompressed, as pieces of whole events; then the `header`.
+
+    `truncated` says that the file ends before its end. A part of a file begins with an event, at
+    `start`, and ends before one, at `stop`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        most: int = MOST_BYTES,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        head: bytes | None = None,
+    ) -> None:
+        self.path = path
+        self.header: dict[str, object] = {}
+        self.truncated = False
+        self.bytes = 0
+        self._most, self._start, self._stop, self._head = most, start, stop, head
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the events in pieces: some events with commas between, without the list's brackets.
+
+        Raises RecordingError for a file that is no trace.
+        """
+        try:
+            blocks = self._blocks()
+            text, head = self._begin(blocks) if self._head is None else (b"", self._head)
+            for block in blocks:
+                text += block
+                if len(text) < PIECE:
+                    continue
+                cut = _last_cut(text)
+                if cut:
+                    yield text[:cut]
+                    # The comma between the events.
+                    text = text[cut:].lstrip(b" \t\r\n,")
+                elif len(text) > LONGEST:
+                    raise self.error(f"an event is longer than {LONGEST >> 20} MiB", _EXPORT)
+            yield self._end(text, head) if self._stop is None else text
+        except OSError as error:
+            raise self.error(f"cannot be read: {error.strerror or error}") from error
+
+    def parts(self, size: int) -> list[_File]:
+        """Cut a file into parts of about `size` bytes; a compressed one stays whole."""
+        length = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            begin = file.read(PIECE)
+            if begin[:2] == GZIP or length < 2 * size or length > self._most:
+                return [self]
+            try:
+                text, head = self._begin(iter([begin]))
+            except RecordingError:
+                return [self]
+            edges = [len(begin) - len(text)]
+            for place in range(size, length - size, size):
+                file.seek(place)
+                cut = _CUT.search(file.read(PIECE))
+                if cut is not None:
+                    edges.append(place + cut.end())
+        stops = [*edges[1:], None]
+        return [
+            _File(self.path, start=start, stop=stop, head=head)
+            for start, stop in zip(edges, stops, strict=True)
+        ]
+
+    def _begin(self, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
+        """Return the text from the first event on, and the header before the events."""
+        text = b""
+        for block in blocks:
+            text += block
+            if not text.strip():
+                continue
+            start = text.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if start.startswith(b"["):
+                return start[1:], b""
+            if not start.startswith(b"{"):
+                raise self.error("this is no Chrome trace", _EXPORT)
+            if (found := _LIST.search(start)) is not None:
+                return start[found.end() :], start[: found.end()]
+            if len(text) > _LONGEST_HEADER:
+                break
+        what = "this JSON file has no traceEvents" if text.strip() else "the file is empty"
+        raise self.error(what, _EXPORT)
+
+    def _end(self, text: bytes, head: bytes) -> bytes:
+        """Return the last events of the file, and read what is beside the events."""
+        for found in _END.finditer(text):
+            rest = text[found.end() :]
+            try:
+                if head:
+                    self.header = _object(head + b"]" + rest)
+                elif rest.strip():
+                    continue
+            except ValueError:
+                continue
+            return text[: found.end() - 1]
+        self.truncated = True
+        try:
+            self.header = _object(head + b"]}") if head else {}
+        except ValueError:
+            self.header = {}
+        return text
+
+    def _blocks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            unpack = None
+            if self._start == 0:
+                unpack = _unpacker() if file.read(2) == GZIP else None
+            file.seek(self._start)
+            left = math.inf if self._stop is None else self._stop - self._start
+            while block := file.read(int(min(PIECE, left))):
+                left -= len(block)
+                for part in [block] if unpack is None else unpack(block):
+                    self.bytes += len(part)
+                    if self.bytes > self._most:
+                        what = f"the trace has more than {self._most >> 20:,} MiB"
+                        raise self.error(what, "record fewer steps with torch.profiler's schedule")
+                    yield part
+
+    def error(self, what: str, next_step: str = "") -> RecordingError:
+        """Return an error of this file."""
+        return RecordingError(what, where=str(self.path), next_step=next_step)
+
+
+def _unpacker() -> Callable[[bytes], Iterator[bytes]]:
+    """Return a function that decompresses a file of gzip block by block, as far as it is whole.
+
+    It never gives more than a piece at once: a few compressed bytes may unfold into a full disk.
+    """
+    packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    def unpack(block: bytes) -> Iterator[bytes]:
+        nonlocal packed
+        try:
+            while block:
+                yield packed.decompress(block, PIECE)
+                block = packed.unconsumed_tail
+                if packed.eof and packed.unused_data[:2] == GZIP:
+                    # Several files of gzip one behind the other are one file.
+                    block = packed.unused_data
+                    packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        except zlib.error:
+            return
+
+    return unpack
+
+
+def _object(text: bytes) -> dict[str, object]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return {key: value for key, value in found.items() if key != "traceEvents"}
+
+
+def _last_cut(text: bytes) -> int:
+    """Return the place after the last event that surely ends here; 0 for none."""
+    at = text.rfind(_KINETO_CUT)
+    if at >= 0:
+        return at + 1
+    last = 0
+    # The cut is near the end, but for the longest events.
+    for start in (max(0, len(text) - (1 << 16)), 0):
+        for found in _CUT.finditer(text, start):
+            last = found.start() + 1
+        if last:
+            break
+    return last
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LeftOut:
+    """What a trace holds and could not be read: events, their time, and why, by reason."""
+
+    events: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, why: str, events: int, seconds: float = 0.0) -> None:
+        """Count events that are left out."""
+        if events:
+            self.events[why] += events
+            self.seconds[why] = self.seconds.get(why, 0.0) + seconds
+
+
+TORN = "torn: they are no JSON or no event"
+NEGATIVE = "with a negative time, which counts as 0 s"
+NO_END = "without an end: ranges that were begun, or that ended, outside the trace"
+
+# Columns of whole numbers of all events, by the field of an event's arguments.
+_COLUMNS = (
+    *("start", "duration", "name", "kind", "thread", "sequence", "forward", "correlation"),
+    *("linked", "device", "stream", "nbytes", "shape", "type", "value"),
+)
+_TYPES = {
+    "kind": np.int8,
+    **dict.fromkeys(("name", "thread", "shape", "type", "value", "device", "stream"), np.int32),
+}
+
+
+class Numbers:
+    """Numbers of the different names, threads and inputs of a trace."""
+
+    def __init__(self) -> None:
+        self.names, self.threads, self.forwards = Numbering(), Numbering(), Numbering()
+        self.shapes, self.types, self.values = Numbering(), Numbering(), Numbering()
+        # Number 0 of each is that of an event without inputs.
+        for inputs in (self.shapes, self.types, self.values):
+            inputs[b""]
+
+
+class _Reader:
+    """Fills columns with the events of each piece."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.left_out = LeftOut()
+        self.count = self.base = 0
+        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
+        # Where arrows from a forward operator to its backward function begin and end.
+        self.begins: dict[int | str, tuple[int, int]] = {}
+        self.ends: dict[int | str, tuple[int, int]] = {}
+
+    def take(self, piece: bytes) -> None:
+        """Add the events of a piece: some with commas between them."""
+        text = b"[%b]" % piece.strip(b" \t\r\n,")
+        try:
+            events = _DECODER.decode(text)
+        except msgspec.MsgspecError:
+            try:
+                events = _LENIENT.decode(text)
+            except (msgspec.MsgspecError, RecursionError):
+                events = self._damaged(piece)
+                text = b""
+        self.count += len(events)
+        if events:
+            self._add(events, text)
+
+    def _damaged(self, piece: bytes) -> list[_Event]:
+        """Decode a damaged piece event by event; what is none is left out, and counted."""
+        events, torn, seconds = list[_Event](), 0, 0.0
+        edges = sorted({0, *(found.end() for found in _EDGE.finditer(piece)), len(piece)})
+        at = 0
+        while at < len(edges) - 1:
+            for until in range(at + 1, min(at + 1 + _MOST_JOINED, len(edges))):
+                one = piece[edges[at] : edges[until]].strip(b" \t\r\n,")
+                try:
+                    if one:
+                        events.append(_ONE.decode(one))
+                except (msgspec.MsgspecError, RecursionError):
+                    continue
+                at = until
+                break
+            else:
+                torn += 1
+                lost = _DURATION.search(piece, edges[at], edges[at + 1])
+                seconds += float(lost[1]) * 1e-6 if lost else 0.0
+                at += 1
+        self.count += torn
+        self.left_out.add(TORN, torn, seconds)
+        return events
+
+    def _add(self, events: Sequence[_Event], text: bytes) -> None:
+        phases = list(map(_PHASE, events))
+        kinds = [_NUMBERS.get(kind, -1) for kind in map(_CATEGORY, events)]
+        if not _USUAL_PHASES.issuperset(phases):
+            self._unusual(phases)
+        chosen = [
+            at
+            for at, (phase, kind) in enumerate(zip(phases, kinds, strict=True))
+            if phase in _WITH_TIME and (kind >= 0 or events[at].name == MEMORY_NAME)
+        ]
+        exact = self._times(events, text)
+        if (exact == _NO_TIME).any():
+            known = (exact != _NO_TIME).tolist()
+            self.left_out.add(TORN, sum(not known[at] for at in chosen))
+            chosen = [at for at in chosen if known[at]]
+        self._add_arrows(events, phases, exact)
+        kept = events if len(chosen) == len(events) else [events[at] for at in chosen]
+        count = len(kept)
+        if not count:
+            return
+        kind = np.fromiter((kinds[at] for at in chosen), np.int8, count)
+        kind[kind < 0] = _MEMORY
+        numbers, add = self.numbers, self._append
+        duration = np.rint(1000 * np.fromiter(map(_LENGTH, kept), np.float64, count))
+        duration = np.where(np.isfinite(duration), duration, 0).astype(np.int64)
+        add("duration", np.maximum(duration, 0))
+        self.left_out.add(NEGATIVE, int((duration < 0).sum()), -duration[duration < 0].sum() * 1e-9)
+        add("start", exact[chosen])
+        add("kind", kind)
+        add("name", np.fromiter(map(numbers.names.__getitem__, map(_NAME, kept)), np.int32, count))
+        threads = map(numbers.threads.__getitem__, map(_THREAD, kept))
+        add("thread", np.fromiter(threads, np.int32, count))
+        self._add_arguments(kept, kind)
+
+    def _add_arguments(self, kept: Sequence[_Event], kind: NDArray[np.int8]) -> None:
+        """Add the columns that stand in the events' arguments."""
+        count, add, numbers = len(kept), self._append, self.numbers
+        arguments = list(map(_ARGUMENTS, kept))
+        external = _whole(_EXTERNAL, arguments)
+        if not external.any():
+            external = _whole(_EXTERNAL_BEFORE, arguments)
+        on_device, of_runtime = np.isin(kind, _ON_DEVICE), np.isin(kind, _OF_RUNTIME)
+        of_host = ~on_device & ~of_runtime
+        correlation = np.where(of_host, external, 0)
+        device, stream = np.full(count, -1, np.int32), np.zeros(count, np.int32)
+        nbytes = np.zeros(count, np.int64)
+        for at in np.flatnonzero(~of_host).tolist():
+            correlation[at] = _signed(arguments[at].correlation)
+        for at in np.flatnonzero(on_device).tolist():
+            given, pid = arguments[at].device, kept[at].pid
+            device[at] = given if given is not None else pid if isinstance(pid, int) else 0
+            stream[at] = arguments[at].stream
+        for at in np.flatnonzero(kind == _MEMORY).tolist():
+            nbytes[at], device[at] = arguments[at].nbytes, arguments[at].memory_device
+        add("correlation", correlation)
+        add("linked", np.where(of_host, 0, external))
+        add("device", device)
+        add("stream", stream)
+        add("nbytes", nbytes)
+        add("sequence", _whole(_SEQUENCE, arguments))
+        add("forward", self._forward_threads(kept, _whole(_FORWARD, arguments)))
+        # Only operators have inputs.
+        operators = np.flatnonzero(kind == _OPERATOR_NUMBER).tolist()
+        given = [arguments[at] for at in operators]
+        for column, known, get in (
+            ("shape", numbers.shapes, _DIMS),
+            ("type", numbers.types, _INPUT_TYPES),
+            ("value", numbers.values, _VALUES),
+        ):
+            ids = np.zeros(count, np.int32)
+            ids[operators] = np.fromiter(
+                map(known.__getitem__, map(bytes, map(get, given))), np.int32, len(given)
+            )
+            add(column, ids)
+        if len(numbers.shapes) == 1:
+            before = [bytes(each.dims_before) for each in given]
+            ids = np.zeros(count, np.int32)
+            ids[operators] = [numbers.shapes[dims] for dims in before]
+            self._parts["shape"][-1] = ids
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        self._parts[name].append(values)
+
+    def _times(self, events: Sequence[_Event], text: bytes) -> Ints:
+        """Return the begins of all events in nanoseconds, exactly."""
+        times = np.fromiter(map(_TIME, events), np.float64, len(events))
+        if np.abs(times).max(initial=0) >= _INEXACT and (times % 1).any():
+            given = [each.ts for each in _TIMES.decode(text)] if text else []
+            if len(given) == len(events):
+                return np.fromiter((round(each * 1000) for each in given), np.int64, len(given))
+        # The fraction apart: the product of both would be rounded to less than three digits.
+        whole = np.where(np.abs(times) < 2.0**52, np.floor(times), np.nan)
+        found = np.where(np.isnan(whole), 0, whole).astype(np.int64) * 1000
+        found += np.where(np.isnan(whole), 0, np.rint((times - whole) * 1000)).astype(np.int64)
+        begins: Ints = np.where(np.isnan(whole), _NO_TIME, found)
+        return begins
+
+    def _forward_threads(self, kept: Sequence[_Event], given: Ints) -> Ints:
+        """Return small numbers, from 1, of the profiler's own numbers of forward threads."""
+        found = np.zeros(len(given), np.int64)
+        for at in np.flatnonzero(given).tolist():
+            found[at] = self.numbers.forwards[kept[at].pid, int(given[at])] + 1
+        return found
+
+    def _add_arrows(self, events: Sequence[_Event], phases: Sequence[str], start: Ints) -> None:
+        threads = self.numbers.threads
+        for at in [at for at, phase in enumerate(phases) if phase in _ARROW_PHASES]:
+            event, phase = events[at], phases[at]
+            if event.cat in _ARROWS:
+                known = self.begins if phase == _ARROW_BEGIN else self.ends
+                known[event.id] = threads[event.pid, event.tid], int(start[at])
+
+    def _unusual(self, phases: Sequence[str]) -> None:
+        """Count ranges that are given as a begin and an end, which torch never does."""
+        self.left_out.add(NO_END, sum(phase in ("B", "E") for phase in phases))
+
+    def add_part(self, other: _Reader) -> None:
+        """Add the events that another reader has read, with the numbers that they have here."""
+        columns, own, theirs = other.columns(), self.numbers, other.numbers
+        forwards = [0, *(own.forwards[key] + 1 for key in theirs.forwards)]
+        for name, known, given in (
+            ("name", own.names, theirs.names),
+            ("thread", own.threads, theirs.threads),
+            ("shape", own.shapes, theirs.shapes),
+            ("type", own.types, theirs.types),
+            ("value", own.values, theirs.values),
+        ):
+            numbers = np.array([known[key] for key in given] or [0], np.int64)
+            columns[name] = numbers[columns[name]]
+        columns["forward"] = np.array(forwards, np.int64)[columns["forward"]]
+        threads = [own.threads[key] for key in theirs.threads]
+        for arrows, more in ((self.begins, other.begins), (self.ends, other.ends)):
+            arrows.update({key: (threads[on], at) for key, (on, at) in more.items()})
+        for name, values in columns.items():
+            self._append(name, values.astype(_TYPES.get(name, np.int64), copy=False))
+        for why, events in other.left_out.events.items():
+            self.left_out.add(why, events, other.left_out.seconds[why])
+        self.count += other.count
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return all columns, in the order of the file."""
+        found = {}
+        for name in _COLUMNS:
+            parts, self._parts[name] = self._parts[name], []
+            dtype = _TYPES.get(name, np.int64)
+            whole = np.concatenate(parts) if parts else np.zeros(0)
+            found[name] = whole.astype(dtype, copy=False)
+        return found
+
+
+_PHASE, _CATEGORY, _NAME = attrgetter("ph"), attrgetter("cat"), attrgetter("name")
+_TIME, _THREAD, _ARGUMENTS = attrgetter("ts"), attrgetter("pid", "tid"), attrgetter("args")
+_EXTERNAL, _EXTERNAL_BEFORE = attrgetter("external"), attrgetter("external_before")
+_SEQUENCE, _FORWARD, _LENGTH = attrgetter("sequence"), attrgetter("forward"), attrgetter("dur")
+_DIMS, _INPUT_TYPES, _VALUES = map(attrgetter, ("dims", "types", "values"))
+_USUAL_PHASES = frozenset("XiIsftMCPNOD")
+
+
+def _whole(get: Callable[[_Arguments], int], given: Sequence[_Arguments]) -> Ints:
+    """Read whole numbers; identifiers that only fit an unsigned number keep their bits."""
+    try:
+        return np.fromiter(map(get, given), np.int64, len(given))
+    except OverflowError:
+        return np.fromiter(map(_signed, map(get, given)), np.int64, len(given))
+
+
+def _signed(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+# Events with the accessors of torch.profiler's ----------------------------------------------------
+
 _CUDA, _CPU = SimpleNamespace(name="CUDA"), SimpleNamespace(name="CPU")
 # The values of torch's `RecordScope` that can be recognised in a trace.
 _OPERATOR, _BACKWARD, _RANGE = 0, 1, 7
+# Accessors that give a column as it is.
+_PLAIN = {
+    "start_ns": "start",
+    "duration_ns": "duration",
+    "start_thread_id": "thread",
+    "sequence_nr": "sequence",
+    "correlation_id": "correlation",
+    "linked_correlation_id": "linked",
+    "device_index": "device",
+    "device_resource_id": "stream",
+    "nbytes": "nbytes",
+}
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What the numbers in the columns mean, for all events of a trace."""
+
+    names: list[str]
+    shapes: list[list[list[int]]]
+    types: list[list[str]]
+    values: list[list[Any]]
+    # By the number of a forward thread, from 1; -1 where it is not known which one that is.
+    forward_threads: Ints
+
+
+class SavedEvents(ColumnarEvents):
+    """Events of a saved trace, as columns."""
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], values: _Values) -> None:
+        self.columns = columns
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.columns["start"])
+
+    @overload
+    def __getitem__(self, place: int) -> SavedEvent: ...
+    @overload
+    def __getitem__(self, place: slice) -> SavedEvents: ...
+    def __getitem__(self, place: int | slice) -> SavedEvent | SavedEvents:
+        if isinstance(place, slice):
+            return self.at(np.arange(len(self))[place])
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return SavedEvent(self, place)
+
+    def at(self, positions: Ints | Bools) -> SavedEvents:
+        """Return the events at these positions."""
+        columns = {name: values[positions] for name, values in self.columns.items()}
+        return SavedEvents(columns, self.values)
+
+    def with_ranges(
+        self, start: Ints, end: Ints, thread: Ints, names: Sequence[str]
+    ) -> SavedEvents:
+        """Return these events and further ranges, one for each name, at the end."""
+        known = Numbering()
+        ids = np.array([known[name] for name in names], np.int64) + len(self.values.names)
+        added: dict[str, Any] = dict.fromkeys(self.columns, 0)
+        added |= {"start": start, "duration": end - start, "thread": thread, "name": ids}
+        added |= {"kind": _ANNOTATION_NUMBER, "sequence": -1, "device": -1}
+        columns = {}
+        for name, values in self.columns.items():
+            more = np.broadcast_to(np.asarray(added[name], values.dtype), len(names))
+            columns[name] = np.concatenate((values, more))
+        return SavedEvents(columns, replace(self.values, names=[*self.values.names, *known]))
+
+    def integers(self, accessor: str) -> Ints:
+        """Return what an accessor that gives whole numbers returns for every event."""
+        columns = self.columns
+        if accessor == "fwd_thread_id":
+            threads: Ints = self.values.forward_threads[columns["forward"]]
+            return threads
+        if accessor == "is_user_annotation":
+            return np.asarray(columns["kind"] == _ANNOTATION_NUMBER, np.int64)
+        numbers: Ints = columns[_PLAIN[accessor]].astype(np.int64)
+        return numbers
+
+    def strings(self, accessor: str) -> StringColumn:
+        """Return the events' names, or their kinds (`activity_type`)."""
+        if accessor == "name":
+            return StringColumn.renumbered(self.columns["name"], self.values.names)
+        return StringColumn(self.columns["kind"].astype(np.int32), list(_KINDS))
+
+    def inputs(self) -> RecordedInputs:
+        """Return the recorded inputs of every event."""
+        values = self.values
+        columns = self.columns["shape"], self.columns["type"]
+        return RecordedInputs(columns[0], values.shapes, columns[1], values.types)
+
+    def of_kinds(self, kinds: Sequence[str]) -> SavedEvents:
+        """Return the events of these activity types."""
+        return self.at(np.isin(self.columns["kind"], [_NUMBERS[kind] for kind in kinds]))
 
 
 class SavedEvent:
     """One event of a saved trace, with the accessors of torch.profiler's raw events."""
 
-    __slots__ = ("_at", "_of")
+    __slots__ = ("_at", "_columns", "_values")
 
-    def __init__(self, of: SavedColumns, at: int) -> None:
-        self._of, self._at = of, at
+    def __init__(self, events: SavedEvents, at: int) -> None:
+        self._columns, self._values, self._at = events.columns, events.values, at
+
+    def _number(self, column: str) -> int:
+        return int(self._columns[column][self._at])
 
     def name(self) -> str:
         """Name of the operator, range or kernel."""
-        return self._of.names.values[self._of.name[self._at]]
+        return self._values.names[self._number("name")]
 
     def activity_type(self) -> str:
         """Kind of activity: the trace's category."""
-        return _KINDS[self._of.kind[self._at]]
+        return _KINDS[self._number("kind")]
 
     def start_ns(self) -> int:
         """Begin since the epoch, if the trace has a base."""
-        return self._of.start[self._at]
+        return self._number("start")
 
     def duration_ns(self) -> int:
         """Time in nanoseconds; 0 for an instant."""
-        return self._of.duration[self._at]
+        return self._number("duration")
 
     def end_ns(self) -> int:
         """End since the epoch, if the trace has a base."""
-        return self._of.start[self._at] + self._of.duration[self._at]
+        return self._number("start") + self._number("duration")
 
     def start_thread_id(self) -> int:
-        """Number of the thread, from 1, over all processes in the trace."""
-        return self._of.thread[self._at]
+        """Number of the thread over all processes in the trace."""
+        return self._number("thread")
 
     def sequence_nr(self) -> int:
         """Number that an operator shares with its backward function; -1 for none."""
-        return self._of.sequence[self._at]
+        return self._number("sequence")
 
     def fwd_thread_id(self) -> int:
         """Thread of the forward operator, as `start_thread_id`; 0 for none, -1 if not known."""
-        number = self._of.forward_thread[self._at]
-        return self._of.threads_of_forward.get(number, -1) if number else 0
+        return int(self._values.forward_threads[self._number("forward")])
 
     def correlation_id(self) -> int:
         """Number that a launch shares with its kernel, or an operator with its launches."""
-        return self._of.correlation[self._at]
+        return self._number("correlation")
 
     def linked_correlation_id(self) -> int:
         """Number of the operator that launched a kernel; 0 for none."""
-        return self._of.linked[self._at]
+        return self._number("linked")
 
     def shapes(self) -> list[list[int]]:
         """Sizes of every input; empty for what is no tensor."""
-        return self._of.shapes.values[self._of.shape[self._at]]
+        return self._values.shapes[self._number("shape")]
 
     def dtypes(self) -> list[str]:
         """Types of every input, as C++ names them."""
-        return self._of.types.values[self._of.type[self._at]]
+        return self._values.types[self._number("type")]
 
     def concrete_inputs(self) -> list[Any]:
         """Values of the inputs that are no tensors, None for those that are."""
-        return self._of.concrete.values[self._of.value[self._at]]
+        return self._values.values[self._number("value")]
 
     def nbytes(self) -> int:
         """Bytes allocated; below 0 bytes freed."""
-        return self._of.nbytes[self._at]
+        return self._number("nbytes")
 
     def device_index(self) -> int:
         """Number of the device; -1 on the host."""
-        return self._of.device[self._at]
+        return self._number("device")
 
     def device_resource_id(self) -> int:
         """Number of the stream."""
-        return self._of.stream[self._at]
+        return self._number("stream")
 
     def device_type(self) -> Any:
         """Kind of device, an object with a `name`."""
@@ -138,36 +790,172 @@ class SavedEvent:
         if self.is_user_annotation():
             return _RANGE
         name = self.name()
-        made = self._of.forward_thread[self._at] and not name.startswith(EVALUATE)
+        made = self._number("forward") and not name.startswith(EVALUATE)
         return _BACKWARD if made or name == ACCUMULATE else _OPERATOR
 
     def is_user_annotation(self) -> bool:
         """Return whether it is a range of the script's or of torch's optimizers."""
-        return self.activity_type() == "user_annotation"
+        return self._number("kind") == _ANNOTATION_NUMBER
 
 
-class _Values(Generic[T]):
-    """Values of JSON by number, each kept once; number 0 is an empty list."""
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make = make
-        self._numbers: dict[Any, int] = {}
-        self.values: list[T] = []
-        self.number([])
-
-    def number(self, value: Any) -> int:
-        """Return the number of a value; a new value gets a new number."""
-        key = value_key(value)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.values)
-            self.values.append(self._make(value))
-        return number
+# A trace -----------------------------------------------------------------------------------------
 
 
-def _each(make: Callable[[Any], T]) -> Callable[[Any], list[T]]:
-    """Return a function that converts every element of a list; of no list it makes an empty one."""
-    return lambda value: list(map(make, value)) if isinstance(value, list) else []
+@dataclass(frozen=True)
+class SavedTrace:
+    """A saved trace: its `events` in order of time, without calls of Python `functions`.
+
+    `count` is the number of all events in the file, `header` are the values beside them,
+    `left_out` is what could not be read.
+    """
+
+    path: Path
+    events: SavedEvents
+    functions: SavedEvents
+    count: int
+    header: Mapping[str, object]
+    truncated: bool
+    left_out: LeftOut
+
+    @cached_property
+    def kinds(self) -> list[str] | None:
+        """Activity types of the events; None where all are the host's, as for `read_host`."""
+        of_host = [_NUMBERS[kind] for kind in (*HOST_KINDS, MEMORY_KIND)]
+        if np.isin(self.events.columns["kind"], of_host).all():
+            return None
+        kinds = self.events.strings("activity_type")
+        return [kinds.values[number] for number in kinds.ids.tolist()]
+
+    @property
+    def shapes(self) -> bool:
+        """Whether the trace was recorded with shapes."""
+        return len(self.events.values.shapes) > 1
+
+    @property
+    def memory(self) -> bool:
+        """Whether the trace was recorded with memory."""
+        return bool((self.events.columns["kind"] == _MEMORY).any())
+
+    @property
+    def kernels(self) -> SavedEvents:
+        """The events of devices."""
+        return self.events.of_kinds(DEVICE_KINDS)
+
+    @property
+    def runtime(self) -> SavedEvents:
+        """The host's calls of the devices' runtime."""
+        return self.events.of_kinds(RUNTIME_KINDS)
+
+
+def read_trace(path: Path, most: int = MOST_BYTES) -> SavedTrace:
+    """Read the events of a Chrome trace (`.json` or `.json.gz`) that torch.profiler saved.
+
+    `most` is how many bytes the trace may have, unfolded. Raises RecordingError where the file is
+    no trace, is too large, or has no event of torch's; what is damaged is left out, and counted.
+    """
+    file = _File(path, most)
+    reader = _read_file(file)
+    columns = reader.columns()
+    base = file.header.get("baseTimeNanoseconds", 0)
+    if isinstance(base, int) and 0 < base < 1 << 62:
+        columns["start"] = columns["start"] + base
+        reader.base = base
+    start = columns["start"]
+    if len(start) and (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        columns = {name: values[order] for name, values in columns.items()}
+    values = _values(reader, columns)
+    every = SavedEvents(columns, values)
+    is_python = columns["kind"] == _PYTHON
+    events = every.at(~is_python) if len(start) else every
+    if not len(events):
+        what = f"the trace has no operator, range or kernel among its {reader.count:,} events"
+        if file.truncated:
+            raise file.error("the file ends in the middle of the trace", _AGAIN)
+        raise file.error(what, "record with ProfilerActivity.CPU, around at least one step")
+    functions = every.at(is_python)
+    return SavedTrace(
+        path, events, functions, reader.count, file.header, file.truncated, reader.left_out
+    )
+
+
+def _read_file(file: _File) -> _Reader:
+    """Read a file; a large one in parts, by as many processes as there are processors."""
+    try:
+        parts = file.parts(PART)
+    except OSError as error:
+        raise file.error(f"cannot be read: {error.strerror or error}") from error
+    processors = len(os.sched_getaffinity(0))
+    if len(parts) == 1 or processors == 1:
+        reader, _, _ = _read_part(file)
+        return reader
+    whole = _Reader()
+    # Forked: nothing has to be imported again, and no thread of ours runs.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(processors, len(parts)), mp_context=context) as pool:
+        for reader, header, truncated in pool.map(_read_part, parts):
+            whole.add_part(reader)
+            file.header, file.truncated = header, truncated
+    return whole
+
+
+def _read_part(file: _File) -> tuple[_Reader, dict[str, object], bool]:
+    reader = _Reader()
+    for piece in file.pieces():
+        reader.take(piece)
+    return reader, file.header, file.truncated
+
+
+def _values(reader: _Reader, columns: Mapping[str, NDArray[Any]]) -> _Values:
+    """Decode the different inputs, and find the forward threads."""
+    numbers = reader.numbers
+    names = list(numbers.names)
+    # Ranges that torch before 1.10 took for operators.
+    is_range = np.array([_RANGES.match(name) is not None for name in names] or [False], np.bool_)
+    if len(columns["kind"]):
+        kind = columns["kind"]
+        kind[is_range[columns["name"]] & (kind == _OPERATOR_NUMBER)] = _ANNOTATION_NUMBER
+    return _Values(
+        names,
+        [_each(_size, text) for text in numbers.shapes],
+        [_each(str, text) for text in numbers.types],
+        [_each(_literal, text) for text in numbers.values],
+        _forward_threads(reader, columns),
+    )
+
+
+def _forward_threads(reader: _Reader, columns: Mapping[str, NDArray[Any]]) -> Ints:
+    """Match the profiler's numbers of forward threads to the threads of the trace."""
+    forwards = reader.numbers.forwards
+    found = np.full(len(forwards) + 1, -1, np.int64)
+    found[0] = 0
+    if not forwards:
+        return found
+    arrows = {
+        end: reader.begins[arrow] for arrow, end in reader.ends.items() if arrow in reader.begins
+    }
+    made = np.flatnonzero(columns["forward"])
+    base = reader.base
+    votes: Counter[tuple[int, int]] = Counter()
+    places = (columns[name][made].tolist() for name in ("forward", "thread", "start"))
+    for forward, thread, start in zip(*places, strict=True):
+        if (begin := arrows.get((thread, start - base))) is not None:
+            votes[forward, begin[0]] += 1
+    for (forward, thread), _ in reversed(votes.most_common()):
+        found[forward] = thread
+    makers = np.unique(columns["thread"][(columns["forward"] == 0) & (columns["sequence"] >= 0)])
+    if len(makers) == 1:
+        found[1:][found[1:] < 0] = makers[0]
+    return found
+
+
+def _each(make: Callable[[Any], Any], text: bytes) -> list[Any]:
+    """Convert every element of a list in JSON; of no list make an empty one."""
+    try:
+        value = msgspec.json.decode(text) if text else []
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+    return list(map(make, value)) if isinstance(value, list) else []
 
 
 def _size(value: Any) -> list[int]:
@@ -181,333 +969,3 @@ def _literal(text: Any) -> Any:
         return None if text == "" else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
-
-
-class SavedColumns:
-    """Columns of a trace: one entry per event."""
-
-    def __init__(self) -> None:
-        self.kind = array("b")
-        self.name, self.thread, self.device = array("i"), array("i"), array("i")
-        self.shape, self.type, self.value = array("i"), array("i"), array("i")
-        self.start, self.duration, self.nbytes = array("q"), array("q"), array("q")
-        self.sequence, self.forward_thread = array("q"), array("q")
-        self.correlation, self.linked, self.stream = array("q"), array("q"), array("q")
-        self.names = _Values(str)
-        self.shapes, self.types = _Values(_each(_size)), _Values(_each(str))
-        self.concrete = _Values(_each(_literal))
-        self.threads_of_forward: dict[int, int] = {}
-
-
-# The file, read event by event ------------------------------------------------------------------
-#
-# The file is never held as a whole, and may come from anywhere: it may be cut off, no JSON, no
-# trace, one endless line, or a few compressed bytes that unfold into a full disk.
-
-# Characters read at once; an event has some hundreds of them.
-CHUNK = 1 << 20
-# No single event or other value is longer than this: torch's longest are stacks of frames.
-LONGEST = 64 << 20
-# A trace that unfolds into more than this is refused.
-MOST_CHARACTERS = 8 << 30
-
-_BLANK = re.compile(r"[ \t\n\r]*")
-_BETWEEN = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
-_BROKEN = "the file ends in the middle of the trace"
-_AGAIN = "save the trace again, and wait until it is written"
-_NO_TRACE = "this is no Chrome trace"
-_EXPORT = "give a file that `export_chrome_trace` of torch.profiler wrote"
-
-
-class TraceFile:
-    """One trace, read once: `events` first, then the file's other values in `header`.
-
-    The events' fractions of numbers are kept as text, since a time in microseconds with three
-    digits behind the point may have more digits than a float holds.
-    """
-
-    def __init__(self, path: Path, most: int = MOST_CHARACTERS) -> None:
-        self.path = path
-        self.header: dict[str, object] = {}
-        self._most = most
-        self._read = 0
-        self._file: IO[str] | None = None
-        self._text, self._at = "", 0
-        self._decode = json.JSONDecoder(parse_float=str).raw_decode
-
-    def events(self) -> Iterator[Any]:
-        """Read every element of `traceEvents`, in the order of the file.
-
-        Raises RecordingError for a file that is no complete trace.
-        """
-        try:
-            with open(self.path, "rb") as plain:
-                # Compressed files begin with these two bytes.
-                opened: Callable[..., Any] = gzip.open if plain.read(2) == b"\x1f\x8b" else open
-            with opened(self.path, "rt", encoding="utf-8-sig", errors="replace") as file:
-                self._file = file
-                yield from self._top()
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise self.error(f"{_BROKEN} ({error})", _AGAIN) from error
-        except OSError as error:
-            raise self.error(f"cannot be read: {error.strerror or error}") from error
-        except RecursionError:
-            raise self.error("its values lie too deep inside one another", _EXPORT) from None
-        except ValueError as error:
-            # A whole number of thousands of digits, which Python refuses to read.
-            raise self.error(f"{_NO_TRACE}: {error}", _EXPORT) from error
-        finally:
-            self._file, self._text = None, ""
-
-    def _top(self) -> Iterator[Any]:
-        opening = self._next()
-        if opening == "[":
-            # The other form of the format: events alone.
-            yield from self._elements()
-            return
-        if opening != "{":
-            raise self.error("the file is empty" if not opening else _NO_TRACE, _EXPORT)
-        self._at += 1
-        found = False
-        while self._next() not in ("}", ""):
-            key = self._value()
-            if not isinstance(key, str) or self._next() != ":":
-                raise self.error(_NO_TRACE, _EXPORT)
-            self._at += 1
-            opening = self._next()
-            if key == "traceEvents" and opening == "[":
-                found = True
-                yield from self._elements()
-            else:
-                self.header[key] = self._value()
-            if self._next() == ",":
-                self._at += 1
-        if not found:
-            raise self.error("this JSON file has no traceEvents", _EXPORT)
-        if self._next() != "}":
-            raise self._unexpected()
-
-    def _elements(self) -> Iterator[Any]:
-        """Read the elements of the list that begins here."""
-        self._at += 1
-        while self._next() != "]":
-            yield self._value()
-            # The usual case first: a comma, and not yet the end of the chunk.
-            between = _BETWEEN.match(self._text, self._at)
-            if between is not None and between.end() < len(self._text):
-                self._at = between.end()
-            elif self._next() == ",":
-                self._at += 1
-            elif self._next() != "]":
-                raise self._unexpected()
-        self._at += 1
-
-    def _next(self) -> str:
-        """Return the next character after blanks, "" at the end of the file."""
-        while True:
-            match = _BLANK.match(self._text, self._at)
-            self._at = match.end() if match else self._at
-            if self._at < len(self._text) or not self._more():
-                return self._text[self._at : self._at + 1]
-
-    def _value(self) -> Any:
-        """Read the value that begins here; a number must have something after it."""
-        while True:
-            try:
-                value, end = self._decode(self._text, self._at)
-                if end < len(self._text) or not self._more():
-                    self._at = end
-                    return value
-            except json.JSONDecodeError as error:
-                # Cut off by the end of the chunk, or wrong: known when more has been read.
-                if len(self._text) - self._at > LONGEST:
-                    raise self.error(f"{_NO_TRACE}: {error.msg}", _EXPORT) from error
-                if not self._more(len(self._text) - self._at):
-                    what = f"{_BROKEN}, or is no JSON ({error.msg})"
-                    raise self.error(what, _AGAIN) from error
-
-    def _more(self, least: int = 0) -> bool:
-        """Read on, at least `least` characters; False at the end of the file."""
-        assert self._file is not None
-        # Twice the text each time: a long value is tried a few times only.
-        text = self._file.read(max(CHUNK, least))
-        self._read += len(text)
-        if self._read > self._most:
-            what = f"the trace has more than {self._most >> 20:,} MiB"
-            raise self.error(what, "record fewer steps with torch.profiler's schedule")
-        self._text = self._text[self._at :] + text
-        self._at = 0
-        return bool(text)
-
-    def _unexpected(self) -> RecordingError:
-        return self.error(*((_NO_TRACE, _EXPORT) if self._next() else (_BROKEN, _AGAIN)))
-
-    def error(self, what: str, next_step: str = "") -> RecordingError:
-        """Return an error of this file."""
-        return RecordingError(what, where=str(self.path), next_step=next_step)
-
-
-# A trace with more events than this is refused.
-MOST_EVENTS = 50_000_000
-_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-_HOST = frozenset((*HOST_KINDS, MEMORY_KIND))
-_ARROW = "fwdbwd"
-# Digits of a time before the point: more do not fit a column of nanoseconds.
-_MOST_DIGITS = 15
-
-
-@dataclass(frozen=True)
-class SavedTrace:
-    """A saved trace: its events and their activity types, in order of time.
-
-    `kinds` is None where all are the host's, as for `read_host`. `shapes` and `memory` are the
-    profiler's options; `header` are the values in the file beside the events.
-    """
-
-    events: list[SavedEvent]
-    kinds: list[str] | None
-    shapes: bool
-    memory: bool
-    header: Mapping[str, object]
-
-    @property
-    def kernels(self) -> list[SavedEvent]:
-        """The events of devices."""
-        return of_kinds(DEVICE_KINDS, self.events, self.kinds)
-
-    @property
-    def runtime(self) -> list[SavedEvent]:
-        """The host's calls of the devices' runtime."""
-        return of_kinds(RUNTIME_KINDS, self.events, self.kinds)
-
-
-def read_trace(path: Path, most: int = MOST_CHARACTERS) -> SavedTrace:
-    """Read the events of a Chrome trace (`.json` or `.json.gz`) that torch.profiler saved.
-
-    `most` is how many characters the trace may have, unfolded. Raises RecordingError where the
-    file is no trace, is damaged or too large, or has no event of torch's.
-    """
-    file = TraceFile(path, most)
-    reader = _Reader()
-    number = 0
-    for number, event in enumerate(file.events(), start=1):
-        if number > MOST_EVENTS:
-            raise file.error(
-                f"the trace has more than {MOST_EVENTS:,} events", "record fewer steps"
-            )
-        try:
-            reader.take(event)
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            what = f"event {number:,} of the trace cannot be read ({error})"
-            raise file.error(what, "give a trace as torch.profiler wrote it") from error
-    if not reader.columns.start:
-        what = f"the trace has no operator, range or kernel among its {number:,} events"
-        raise file.error(what, "record with ProfilerActivity.CPU, around at least one step")
-    return reader.trace(file)
-
-
-class _Reader:
-    """Fills the columns from the elements of `traceEvents`."""
-
-    def __init__(self) -> None:
-        self.columns = SavedColumns()
-        self._threads: dict[Any, int] = {}
-        self._forwards: dict[Any, int] = {}
-        # Where arrows from a forward operator to its backward function begin and end.
-        self._begins: dict[Any, int] = {}
-        self._ends: dict[Any, tuple[int, int]] = {}
-
-    def take(self, event: Any) -> None:
-        """Add one element to the columns, if tables are made of its kind.
-
-        Raises LookupError, TypeError, ValueError, ArithmeticError or AttributeError for one that is
-        no event.
-        """
-        phase, kind = event.get("ph"), event.get("cat")
-        if phase in ("X", "i", "I"):
-            number = _NUMBERS.get(kind)
-            if number is not None:
-                self._take(event, number, event.get("args") or {})
-        elif phase == "s" and kind == _ARROW:
-            self._begins[event["id"]] = self._thread(event)
-        elif phase == "f" and kind == _ARROW:
-            self._ends[event["id"]] = self._thread(event), _nanoseconds(event["ts"])
-
-    def _take(self, event: Any, kind: int, given: Any) -> None:
-        columns = self.columns
-        name = event["name"]
-        if not isinstance(name, str):
-            raise TypeError("its name is no text")
-        on_device = _KINDS[kind] in DEVICE_KINDS
-        of_host = _KINDS[kind] in _HOST
-        linked = given.get("External id", 0)
-        columns.start.append(_nanoseconds(event["ts"]))
-        columns.duration.append(max(0, _nanoseconds(event.get("dur", 0))))
-        columns.name.append(columns.names.number(name))
-        columns.kind.append(kind)
-        columns.thread.append(self._thread(event))
-        columns.sequence.append(given.get("Sequence number", -1))
-        if forward := given.get("Fwd thread id", 0):
-            key = event["pid"], forward
-            forward = self._forwards.setdefault(key, len(self._forwards) + 1)
-        columns.forward_thread.append(forward or 0)
-        columns.correlation.append(linked if of_host else given.get("correlation", 0))
-        columns.linked.append(0 if of_host else linked)
-        columns.device.append(given.get("device" if on_device else "Device Id", -1))
-        columns.stream.append(given.get("stream", 0) if on_device else 0)
-        columns.shape.append(columns.shapes.number(given.get("Input Dims", [])))
-        columns.type.append(columns.types.number(given.get("Input type", [])))
-        columns.value.append(columns.concrete.number(given.get("Concrete Inputs", [])))
-        columns.nbytes.append(given.get("Bytes", 0) if _KINDS[kind] == MEMORY_KIND else 0)
-
-    def _thread(self, event: Any) -> int:
-        return self._threads.setdefault((event["pid"], event["tid"]), len(self._threads) + 1)
-
-    def trace(self, file: TraceFile) -> SavedTrace:
-        """Return all events, in the order of time."""
-        columns = self.columns
-        self._match_threads()
-        base = file.header.get("baseTimeNanoseconds", 0)
-        if isinstance(base, int) and 0 < base < 1 << 62:
-            columns.start = array("q", [start + base for start in columns.start])
-        order = sorted(range(len(columns.start)), key=columns.start.__getitem__)
-        present = {_KINDS[number] for number in set(columns.kind)}
-        every = [_KINDS[columns.kind[at]] for at in order] if present - _HOST else None
-        events = [SavedEvent(columns, at) for at in order]
-        shapes = len(columns.shapes.values) > 1
-        return SavedTrace(events, every, shapes, MEMORY_KIND in present, file.header)
-
-    def _match_threads(self) -> None:
-        """Match the profiler's numbers of forward threads to the threads of the trace."""
-        columns = self.columns
-        arrows = {
-            end: self._begins[arrow] for arrow, end in self._ends.items() if arrow in self._begins
-        }
-        pairs = zip(columns.forward_thread, columns.sequence, columns.thread, strict=True)
-        makers = {thread for forward, number, thread in pairs if not forward and number >= 0}
-        places = zip(columns.forward_thread, columns.thread, columns.start, strict=True)
-        votes = Counter(
-            (forward, arrows[thread, start])
-            for forward, thread, start in places
-            if forward and (thread, start) in arrows
-        )
-        for (forward, thread), _ in reversed(votes.most_common()):
-            columns.threads_of_forward[forward] = thread
-        if len(makers) == 1:
-            for forward in self._forwards.values():
-                columns.threads_of_forward.setdefault(forward, *makers)
-
-
-def _nanoseconds(value: Any) -> int:
-    """Convert a time in microseconds, exactly: a whole number, or the text of a fraction."""
-    if type(value) is int:
-        return value * 1000
-    if not isinstance(value, str):
-        raise TypeError("its time is no number")
-    whole, _, part = value.partition(".")
-    if len(part) == 3 and part.isdigit() and len(whole) <= _MOST_DIGITS:
-        return int(whole + part)
-    number = Decimal(value)
-    if not number.is_finite() or number.adjusted() > _MOST_DIGITS:
-        raise ValueError("its time is no number")
-    return round(number * 1000)

@@ -45,6 +45,8 @@ import {
   shown,
   spanFormat,
   spanText,
+  stepClock,
+  stepName,
   swatch,
   term,
   withCommands,
@@ -70,7 +72,7 @@ export const benchmarkView = {
 function drawBenchmark(page) {
   const mark = page.facts.benchmark || {};
   const reasons = page.facts.columns_reason || {};
-  const clean = (value, unit, reason) => figure(value, unit, { ...CLEAN, reason });
+  const clean = (value, unit, reason) => figure(value, unit, { ...stepClock(mark), reason });
   const cards = el("div", { class: "cards", id: "benchmark-figures" });
   const interval = isNumber(mark.ci95_low_s) && isNumber(mark.ci95_high_s);
   const spread =
@@ -86,15 +88,15 @@ function drawBenchmark(page) {
     : null;
   append(cards, [
     card(
-      ["median ", term("clean", "clean"), " ", term("step", "step")],
+      ["median ", stepName(mark)],
       clean(mark.median_s, "s", "no clean step was measured"),
       interval
         ? [spanText(mark.ci95_low_s, mark.ci95_high_s), " ", term("interval", "95 % interval")]
-        : "no interval: too few clean steps",
+        : "no interval: too few steps",
       "main",
     ),
     card(
-      [term("iqr", "IQR"), ", ", term("clean", "clean"), " steps"],
+      [term("iqr", "IQR"), ", ", stepName(mark)],
       clean(mark.iqr_s, "s", "fewer than 4 clean steps were measured"),
       [spread ? spread + ", " : "", "n = " + (mark.n ?? 0)],
     ),

@@ -381,11 +381,7 @@ function causeWords(part) {
   return [...part.places.flatMap((each, at) => [at ? "; " : "", ...placeAndCause(each)]), unsure];
 }
 
-const placeAndCause = (each) => [
-  each.cause,
-  each.cause && each.file ? " " : "",
-  placeWords(each),
-];
+const placeAndCause = (each) => [each.cause, each.cause && each.file ? " " : "", placeWords(each)];
 
 const placeWords = ({ file, line }) =>
   file

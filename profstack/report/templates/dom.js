@@ -165,6 +165,13 @@ export function fileLink(base, path, text) {
 
 export const CLEAN = { layer: "step clock", kind: "clean" };
 export const RAW_CLOCK = { layer: "step clock", kind: "raw" };
+// Steps of an imported trace have their profiler's times: none is a clean one.
+export const isProfiled = (mark) => mark?.mode === "profiled";
+export const stepClock = (mark) => (isProfiled(mark) ? RAW_CLOCK : CLEAN);
+export const stepName = (mark) =>
+  isProfiled(mark)
+    ? [term("step", "step"), " under the profiler"]
+    : [term("clean", "clean"), " ", term("step", "step")];
 export const OWN_COUNT = { layer: "profstack", kind: "counted" };
 export const FACT = { layer: "profstack", kind: "fact" };
 export const CALIBRATED = { layer: "torch", kind: "calibrated" };

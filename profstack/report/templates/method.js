@@ -585,7 +585,9 @@ function drawWatchCards(box, facts, isImport) {
     card(
       "samples",
       figure(facts.samples, "plain", { layer: "watch", kind: "counted", reason: facts.reason }),
-      isNumber(facts.interval_s) && !isImport ? "one every " + formatSeconds(facts.interval_s) : null,
+      isNumber(facts.interval_s) && !isImport
+        ? "one every " + formatSeconds(facts.interval_s)
+        : null,
     ),
   );
   box.append(

@@ -18,6 +18,7 @@ import {
   formatValue,
   hideTip,
   isNumber,
+  isProfiled,
   layerWords,
   NONE,
   none,
@@ -29,6 +30,8 @@ import {
   shortPath,
   showTip,
   spanText,
+  stepClock,
+  stepName,
   swatch,
   tailOf,
   term,
@@ -57,13 +60,15 @@ export function drawHeader(facts) {
   );
   script.title = script.textContent;
   const status = byId("status");
-  const ended = run.signal
-    ? "signal " + run.signal
-    : run.exit_code !== null && run.exit_code !== undefined
-      ? "exit code " + run.exit_code
-      : run.finished_at
-        ? "in a session"
-        : "still running";
+  const ended = isProfiled(facts.benchmark)
+    ? "imported"
+    : run.signal
+      ? "signal " + run.signal
+      : run.exit_code !== null && run.exit_code !== undefined
+        ? "exit code " + run.exit_code
+        : run.finished_at
+          ? "in a session"
+          : "still running";
   if (isImportAlone(facts)) {
     status.append(chip(facts.status, facts.status), el("span", {}, "imported"));
     return;
@@ -85,7 +90,8 @@ function drawOverview(page) {
   }
   drawVerdict(page);
   drawHeadline(byId("benchmark-cards"), page);
-  drawRunBar(page);
+  if (isProfiled(page.facts.benchmark)) for (const id of ["run-bar-title", "run-bar"]) drop(id);
+  else drawRunBar(page);
   drawStepBar(page);
   drawTops(page.overview.tops);
 }
@@ -125,8 +131,8 @@ function drawHeadline(box, page) {
   const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
     card(
-      ["median ", term("clean", "clean"), " ", term("step", "step")],
-      figure(mark.median_s, "s", { ...CLEAN, reason: "no clean step was measured" }),
+      ["median ", stepName(mark)],
+      figure(mark.median_s, "s", { ...stepClock(mark), reason: "no clean step was measured" }),
       [
         interval
           ? [
@@ -137,7 +143,7 @@ function drawHeadline(box, page) {
               ", ",
             ]
           : mark.median_s
-            ? "no interval: too few clean steps, "
+            ? "no interval: too few steps, "
             : null,
         "n = " + (mark.n ?? 0),
         page.bench.measured ? null : found,
@@ -146,11 +152,14 @@ function drawHeadline(box, page) {
     ),
     card(
       term("rate", "steps per second"),
-      figure(mark.steps_per_s, "rate", { ...CLEAN, reason: "no clean step was measured" }),
+      figure(mark.steps_per_s, "rate", {
+        ...stepClock(mark),
+        reason: "no clean step was measured",
+      }),
       [
         isNumber(mark.items_per_s)
           ? [
-              figure(mark.items_per_s, "rate", CLEAN),
+              figure(mark.items_per_s, "rate", stepClock(mark)),
               " items/s",
               isNumber(step.batch_size) ? ", batches of " + step.batch_size : null,
               requests ? "; " : null,
@@ -168,7 +177,7 @@ function drawHeadline(box, page) {
               figure(requests.p99_s, "s", CLEAN),
             ]
           : null,
-        uneven ? ["; the mean step takes ", figure(mark.mean_s, "s", CLEAN)] : null,
+        uneven ? ["; the mean step takes ", figure(mark.mean_s, "s", stepClock(mark))] : null,
       ],
     ),
     tokensCard(page.facts.tokens),
@@ -347,15 +356,18 @@ function drawStepBar(page) {
     share: part.share ?? part.seconds / told.median_s,
   }));
   composition(box, shared, {
-    label: "parts of the clean step",
-    of: "of the clean step",
+    label: "parts of the step",
+    of: isProfiled(page.facts.benchmark) ? "of the step" : "of the clean step",
     origin: (part) =>
       part.is === "clean"
         ? CLEAN
-        : {
-            words:
-              (part.is || "calibrated") + ": seen by layers, told at the speed of the clean steps",
-          },
+        : isProfiled(page.facts.benchmark)
+          ? RAW_TORCH
+          : {
+              words:
+                (part.is || "calibrated") +
+                ": seen by layers, told at the speed of the clean steps",
+            },
   });
   for (const words of [told.reason, told.note].filter(Boolean))
     box.append(remark(words[0].toUpperCase() + words.slice(1) + "."));
@@ -517,9 +529,7 @@ function drawVerdict({ facts, overview }) {
         )
       : null,
     told
-      ? remark(
-          "Causes that are tested, by their share of a clean step; the mark is where one counts:",
-        )
+      ? remark("Causes that are tested, by their share of a step; the mark is where one counts:")
       : null,
     told
       ? el(
@@ -721,7 +731,7 @@ function gainWords(finding, median) {
     words:
       (finding.gain_is || "estimated") +
       (layers.length ? ", from what " + layers.join(" and ") + " saw" : "") +
-      ", in time of a clean step",
+      ", in time of a step",
   };
   return [
     el("div", { class: "gain-value" }, figure(-finding.gain_s, "s", origin)),
@@ -729,7 +739,7 @@ function gainWords(finding, median) {
       "div",
       {},
       median ? el("b", {}, figure(finding.gain_s / median, "share", origin)) : null,
-      median ? " of a clean step" : "per step",
+      median ? " of a step" : "per step",
     ),
     el("div", { class: "quiet" }, (least ? "at least, " : "") + (finding.gain_is || "estimated")),
   ];

@@ -1268,7 +1268,8 @@ function drawCallEdges(box, index) {
         " without, in " +
         formatCount(record[3]) +
         (record[3] === 1 ? " call" : " calls") +
-        perStep + ". Shares are of the time with callees." +
+        perStep +
+        ". Shares are of the time with callees." +
         (cycle >= 0
           ? " It is part of a circle of functions that call each other: their times hold one " +
             "another, and shares may add up to more than the whole."

@@ -178,3 +178,26 @@ def test_a_snapshot_names_the_fullest_device_its_owner_and_its_gaps():
         "cuda:0 held at most 4.00 MiB in tensors, 75 % of it from code without a Python stack."
     )
     assert answer(report({}, {"snapshot_lines": [line("cuda:0", 0)]})) is None
+
+
+def test_a_trace_says_how_long_its_steps_took_and_what_was_largest():
+    # The shapes of one operator are rows of their own.
+    operators = [("aten::mm", 0.002), ("aten::add", 0.003), ("aten::mm", 0.0022), ("gelu", None)]
+    tables = {
+        "steps": [{"wall_s": wall} for wall in (0.001, 0.003, 0.01, None)],
+        "operators": [{"name": name, "self_s": self_s} for name, self_s in operators],
+        "modules": [{"path": "Net", "self_s": 0.001}, {"path": "(optimizer)", "self_s": 0.003}],
+        "kernels": [{"name": "gemm", "device_s": 0.9}, {"name": "copy", "device_s": 0.1}],
+    }
+    made = {**report(tables), "script": None, "imports": [{"file": "a.json"}, {"file": "b.json"}]}
+    slowed = "all times are as torch.profiler slowed them. "
+    begin = f"a.json, b.json: 3 steps of 3.00 ms (median); {slowed}"
+    parts = (
+        "The largest part is (optimizer), with 75 % of the steps' time. "
+        "The largest operator is aten::mm, with 58 % of the operators' time."
+    )
+    kernel = "The largest kernel is gemm, with 90 % of the kernels' time. "
+    assert answer(made) == begin + kernel + parts
+    made["tables"] |= {"kernels": [], "steps": []}
+    assert answer(made) == f"In a.json, b.json no steps were found; {slowed}{parts}"
+    assert answer({**made, "script": "train.py"}) is None

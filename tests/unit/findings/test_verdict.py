@@ -425,13 +425,16 @@ def test_an_imported_trace_is_judged_by_its_own_steps(tmp_path):
     mark, found = report["benchmark"], report["verdict"]
     assert (mark["mode"], mark["n"], mark["median_s"]) == ("profiled", 4, pytest.approx(10e-3))
     assert (found["slug"], found["sureness"]) == (rules.INPUT, "likely")
-    assert found["sentence"].startswith("Input-bound: 35 % of a step of 10.0 ms under the profiler ")
+    assert found["sentence"].startswith(
+        "Input-bound: 35 % of a step of 10.0 ms under the profiler "
+    )
     # How much the profiler slowed the steps is not known, and nothing is told at another speed.
     (effect,) = [each for each in report["probe_effect"] if each["layer"] == "torch"]
     assert (effect["factor"], bool(effect["note"])) == (None, True)
     (net,) = [each for each in report["tables"]["modules"] if each["path"] == "Net"]
     assert net["calibrated_s"] == pytest.approx(0.026 / 4)
     assert [each["slug"] for each in report["findings"]] == []
+    assert [each["slug"] for each in report["warnings"]] == ["profiled-steps"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The file of a lock: read again as written, also with hostile names; damaged files are refused."""
 
+import os
 import sys
 
 import pytest
@@ -95,6 +96,11 @@ def test_a_lock_is_toml(name):
         ("version = 1\n[other]\n", "line 2"),
         ('version = 1\n[modules."GPT.h"]\n', "line 2"),
         ('version = 1\n[modules."GPT.h.[0-99999999]"]\n', "line 2"),
+        ("version = 1\n" + '[modules."a.[0-99999]"]\n' * 11, "line 12"),
+        (f"version = 1\n[made]\nsteps = {'9' * 5000}\n", "line 3"),
+        (f"version = 1\n[made]\nsteps = 1{' ' * 200_000}x\n", "line 3"),
+        (f"version = 1\n[made]\narguments = [{'[' * 100_000}\n", "line 3"),
+        ("version = 1\n[made]\narguments = [" + '"\\"' * 60_000 + "]\n", "line 3"),
         ("version = 1\n[unstable]\nx = 1\n", "line 2"),
         ("version = 1\n[unstable.made]\nx = 1\n", "line 2"),
     ],
@@ -102,6 +108,19 @@ def test_a_lock_is_toml(name):
 def test_a_damaged_lock_is_named_with_its_line(tmp_path, text, words):
     with pytest.raises(RecordingError, match=words):
         lockfile.read(written(tmp_path, text))
+
+
+def test_a_number_of_many_digits_is_a_name(tmp_path):
+    names = [f"a.{'7' * 5000}", f"a.{'8' * 5000}", "a.9"]
+    facts = {Key(MODULE, name, "calls"): 1 for name in names}
+    text = lockfile.text_of(Lock({}, facts))
+    assert lockfile.read(written(tmp_path, text)).facts == facts
+
+
+def test_a_lock_in_the_form_of_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "profstack.lock")
+    with pytest.raises(RecordingError, match="no regular file"):
+        lockfile.read(tmp_path / "profstack.lock")
 
 
 def test_a_missing_lock_says_how_to_make_one(tmp_path):

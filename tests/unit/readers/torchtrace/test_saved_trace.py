@@ -84,13 +84,32 @@ def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_p
     path.write_bytes(gzip.compress(recorded.path.read_bytes()))
     assert told(read_trace(path).events) == expected
     document["traceEvents"] = document["traceEvents"][:40]
-    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-    short = told(read_trace(path).events)
-    for size in (1, 2, 7, 100):
-        monkeypatch.setattr(saved_trace, "CHUNK", size)
-        assert told(read_trace(path).events) == short
-    monkeypatch.setattr(saved_trace, "CHUNK", 4099)
-    assert told(read_trace(recorded.path).events) == expected
+    for indent in (None, 1, 2):
+        path.write_text(json.dumps(document, ensure_ascii=False, indent=indent), encoding="utf-8")
+        short = told(read_trace(path).events)
+        assert len(short) > 20
+        for size in (1, 2, 7, 100, 3000):
+            monkeypatch.setattr(saved_trace, "PIECE", size)
+            assert told(read_trace(path).events) == short
+    for size in (20_000, 50_000):
+        monkeypatch.setattr(saved_trace, "PART", size)
+        monkeypatch.setattr(saved_trace.os, "sched_getaffinity", lambda _: {0, 1})
+        for indent in (None, 2):
+            path.write_text(json.dumps(document_of(recorded), indent=indent), encoding="utf-8")
+            assert told(read_trace(path).events) == expected
+        # Cut off in the last part.
+        text = recorded.path.read_bytes()
+        path.write_bytes(text[:-4000])
+        trace = read_trace(path)
+        found = told(trace.events)
+        assert (trace.truncated, [each for each in found if each not in expected]) == (True, [])
+        assert len(expected) - 30 < len(found) < len(expected)
+    monkeypatch.setattr(saved_trace, "PART", 1 << 30)
+    path.write_bytes(gzip.compress(recorded.path.read_bytes()))
+    for path in (recorded.path, tmp_path / "none"):
+        for size in (4099, 1 << 20):
+            monkeypatch.setattr(saved_trace, "PIECE", size)
+            assert told(read_trace(path).events) == expected
 
 
 def event(name, ts, dur=1, *, cat="cpu_op", tid=7, **args):
@@ -171,18 +190,18 @@ def test_what_is_no_trace_is_refused_in_one_line(saved):
     for text, what in [
         *(("", "the file is empty"), (" \n ", "the file is empty"), ("no JSON", "no Chrome trace")),
         *(("\x00\x01\x02", "no Chrome trace"), ("{}", "no traceEvents")),
-        *(('{"traceEvents": 3}', "no traceEvents"), ('{"traceEvents" [1]}', "no Chrome trace")),
+        *(('{"traceEvents": 3}', "no traceEvents"), ('{"traceEvents" [1]}', "no traceEvents")),
         ('{"traceEvents": []}', "no operator, range or kernel among its 0 events"),
         ('{"traceEvents": [{"ph": "M"}]}', "no operator, range or kernel among its 1 events"),
-        *((GOOD[:cut], "ends in the middle") for cut in (-1, -2, -20)),
-        *((DEEP, "too deep"), ('{"a": ' + DEEP, "too deep"), ("[3]", "event 1 of the trace")),
-        ('[{"ph": "X", "cat": "cpu_op"}]', "event 1 of the trace"),
+        *((GOOD[:cut], "ends in the middle") for cut in (-5, -20)),
+        *((DEEP, "ends in the middle"), ('{"a": ' + DEEP, "no traceEvents")),
+        *(("[3]", "ends in the middle"), ('[{"ph": "X", "cat": "cpu_op"}]', "among its 1 events")),
     ]:
         path = saved(text)
         with pytest.raises(RecordingError) as caught:
             read_trace(path)
         said = str(caught.value)
-        assert (what in said, said.startswith(str(path)), "\n" in said) == (True, True, False)
+        assert (what in said, said.startswith(str(path)), "\n" in said) == (True, True, False), text
         assert caught.value.next_step
 
 
@@ -192,23 +211,61 @@ def test_files_that_cannot_be_read_or_are_beyond_the_limits(saved, monkeypatch, 
             read_trace(path, **more)
 
     path = tmp_path / "trace.json.gz"
-    whole = gzip.compress(json.dumps([event(f"op{n}", n) for n in range(2000)]).encode())
-    for broken in (whole[:-30], whole[:2] + b"\x00" + whole[3:]):
-        path.write_bytes(broken)
-        refuses("ends in the middle", path)
     path.write_bytes(gzip.compress(b"[" + b" " * (40 << 20)))
     refuses("more than 16 MiB", path, most=16 << 20)
     for path in (tmp_path / "missing.json", tmp_path):
         refuses("cannot be read", path)
     # They leave room for real traces.
-    assert 10_000_000 < saved_trace.MOST_EVENTS < 90_000_000
     assert 40 << 20 < saved_trace.LONGEST < 100 << 20
-    assert 5 << 30 < saved_trace.MOST_CHARACTERS < 12 << 30
-    events = [event("op", number) for number in range(5)]
-    monkeypatch.setattr(saved_trace, "MOST_EVENTS", 4)
-    assert len(read_trace(saved(*events[:4])).events) == 4
-    refuses("more than 4 events", saved(*events))
-    monkeypatch.setattr(saved_trace, "CHUNK", 100)
+    assert 5 << 30 < saved_trace.MOST_BYTES < 20 << 30
+    monkeypatch.setattr(saved_trace, "PIECE", 100)
     monkeypatch.setattr(saved_trace, "LONGEST", 1_000)
     assert read_trace(saved(event("o" * 500, 1))).events
-    refuses("no Chrome trace", saved(event("o" * 5_000, 1)))
+    refuses("an event is longer than", saved(event("o" * 5_000, 1)))
+
+
+def left_out(trace):
+    """Events and microseconds that are left out, by reason."""
+    return {
+        why: (count, round(trace.left_out.seconds[why] * 1e6))
+        for why, count in trace.left_out.events.items()
+    }
+
+
+def test_damage_is_left_out_and_counted_in_events_and_time(saved, tmp_path):
+    texts = [json.dumps(event(f"op{n}", 10 * n, n + 1, External_id=n)) for n in range(6)]
+    whole = '{"traceEvents": [%s], "baseTimeNanoseconds": 7000}'
+    cases = [
+        # One is torn, two are no events, one has no begin, one ends before it begins.
+        ([*texts[:2], texts[2][:-22], texts[3]], "op0 op1 op3", {saved_trace.TORN: (1, 3)}),
+        ([texts[0], "17", '{"a": [1', texts[4]], "op0 op4", {saved_trace.TORN: (1, 0)}),
+        ([texts[0].replace('"ts": 0,', ""), texts[1]], "op1", {saved_trace.TORN: (1, 0)}),
+        ([texts[1].replace('"dur": 2', '"dur": -40')], "op1", {saved_trace.NEGATIVE: (1, 40)}),
+        ([texts[1].replace('"X"', '"B"'), texts[5]], "op5", {saved_trace.NO_END: (1, 0)}),
+        # Numbers as texts, of 64 bits, above what is signed, and begins that are in no order.
+        ([texts[3].replace('"External id": 3', f'"External id": "{2**63 + 5}"')], "op3", {}),
+        (texts[::-1], "op0 op1 op2 op3 op4 op5", {}),
+        ([texts[2].replace("op2", r"},{\"ph\": a text"), texts[4]], None, {}),
+    ]
+    for events, names, lost in cases:
+        trace = read_trace(saved(whole % ", ".join(events)))
+        assert left_out(trace) == lost, events
+        assert (trace.truncated, trace.header) == (False, {"baseTimeNanoseconds": 7000})
+        if names is not None:
+            assert [each.name() for each in trace.events] == names.split()
+            gone = sum(lost.get(why, (0,))[0] for why in (saved_trace.TORN, saved_trace.NO_END))
+            assert trace.count == len(names.split()) + gone
+    assert trace.events[0].name() == '},{"ph": a text'
+    text = whole % ", ".join(texts)
+    for cut, kept, torn in (
+        (text.index('"op4"'), 4, 1),
+        (text.index('{"ph": "X", "cat"', 400), 4, 0),
+    ):
+        path = saved(text[:cut])
+        for packed in (False, True):
+            if packed:
+                path.write_bytes(gzip.compress(text[:cut].encode())[:-9])
+            trace = read_trace(path)
+            assert trace.truncated
+            if not packed:
+                assert (len(trace.events), sum(trace.left_out.events.values())) == (kept, torn)

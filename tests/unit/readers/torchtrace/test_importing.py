@@ -1,0 +1,318 @@
+"""Imported traces: the tables of the live layer, and steps, modules and passes found by rules."""
+
+import contextlib
+import gzip
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import record_function
+
+from profstack.capture.hooks import RANGES
+from profstack.readers.formats import Request
+from profstack.readers.torchtrace.attribution import attribute
+from profstack.readers.torchtrace.events import clip_to_steps, kinds_of, read_host
+from profstack.readers.torchtrace.importing import FORMAT, take
+from profstack.readers.torchtrace.slice_tables import ObservedSlice, slice_tables
+from tests.support.wrapped import Net, installed_hooks, training
+
+TABLES = ["module_times", "operators", "kernels", "moved_bytes", "flop_counts", "region_work"]
+TABLES += ["launches", "gaps"]
+
+
+class Deep(nn.Module):
+    """Modules in modules, one of them called twice, with another one's name at the same time."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.again, self.norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.LayerNorm(6)
+
+    def forward(self, x):
+        return self.norm(self.again(torch.tanh(self.again(self.first(x)))))
+
+
+def convolution():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+    optimizer, images = torch.optim.Adam(model.parameters()), torch.randn(2, 2, 4, 4)
+
+    def step():
+        optimizer.zero_grad()
+        nn.CrossEntropyLoss()(model(images), torch.zeros(2, dtype=torch.long)).backward()
+        with record_function("tidy up"):
+            optimizer.step()
+
+    return step
+
+
+def inference():
+    model, given = Deep().eval(), torch.randn(3, 6)
+
+    def step():
+        with torch.no_grad():
+            model(given)
+
+    return step
+
+
+def compiled():
+    model = torch.compile(Deep(), backend="aot_eager")
+    return lambda: model(torch.ones(2, 6)).sum().backward()
+
+
+@contextlib.contextmanager
+def group(tmp_path):
+    where = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def distributed():
+    return training(nn.parallel.DistributedDataParallel(Net()))
+
+
+# The program, what the profile records, and whether its steps have marks.
+SHAPES, MEMORY, STACKS = "record_shapes", "profile_memory", "with_stack"
+PROGRAMS = {
+    "training": (lambda: training(Net()), (), True),
+    "shapes": (convolution, (SHAPES,), True),
+    "memory": (convolution, (SHAPES, MEMORY), True),
+    "stacks": (lambda: training(Deep6()), (SHAPES, STACKS), True),
+    "inference": (inference, (SHAPES,), True),
+    "compile": (compiled, (SHAPES,), True),
+    "no step marks": (convolution, (SHAPES,), False),
+    "gloo": (distributed, (SHAPES,), True),
+    "everything": (convolution, (SHAPES, MEMORY, STACKS), True),
+}
+
+
+class Deep6(nn.Module):
+    """Takes what `training` gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.start, self.deep, self.end = nn.Linear(4, 6), Deep(), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.end(self.deep(self.start(x)))
+
+
+def profiled(step, options, path, *, marks, steps=4, ranges=True):
+    """The events of a profile, which is saved too."""
+    with installed_hooks() as hooks:
+        for _ in range(2):
+            step()
+        hooks.set_mode(RANGES)
+        with torch.autograd.profiler.profile(
+            use_kineto=True, **dict.fromkeys(options, True)
+        ) as got:
+            hooks.emit_ranges(ranges)
+            for number in range(steps):
+                with (
+                    record_function(f"ProfilerStep#{number}") if marks else contextlib.nullcontext()
+                ):
+                    step()
+            hooks.emit_ranges(False)
+    got.kineto_results.save(str(path))
+    return got.kineto_results.events()
+
+
+def edges_of(events):
+    """The edges of steps with marks, or of optimizers, and the places of what is between."""
+    spans = [(e.start_ns(), e.end_ns()) for e in events if e.name().startswith("ProfilerStep#")]
+    if not spans:
+        ends = sorted(e.end_ns() for e in events if e.name().startswith("Optimizer.step#"))
+        return [min(event.start_ns() for event in events), *ends], []
+    edges = [moment for span in sorted(spans) for moment in span]
+    return edges, list(range(1, len(edges) - 1, 2))
+
+
+def live_tables(events, options):
+    """The tables of the torch layer."""
+    kinds = kinds_of(events)
+    host = read_host(events, kinds, inputs=SHAPES in options)
+    edges, between = edges_of([e for e, kind in zip(events, kinds, strict=True) if kind != "other"])
+    clip_to_steps(host, edges, between)
+    owned = attribute(host, edges, lambda number: False, between)
+    observed = ObservedSlice(0, (), SHAPES in options, MEMORY in options)
+    frames, notes = slice_tables(owned, observed)
+    assert notes == []
+    if between:
+        frames["launches"] = [{**row, "step": row["step"] // 2} for row in frames["launches"]]
+    return frames
+
+
+def same(found, wanted):
+    """Hold tables against each other: counts and words exactly, times within 1 us."""
+
+    def key(row):
+        return [str(value) for value in row.values() if not isinstance(value, float)]
+
+    assert len(found) == len(wanted)
+    for one, other in zip(sorted(found, key=key), sorted(wanted, key=key), strict=True):
+        assert one.keys() == other.keys()
+        assert key(one) == key(other)
+        times = {name: value for name, value in other.items() if isinstance(value, float)}
+        assert {name: one[name] for name in times} == pytest.approx(times, rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_tables_are_those_of_the_live_layer(name, tmp_path):
+    make, options, marks = PROGRAMS[name]
+    path = tmp_path / "trace.json"
+    with group(tmp_path) if name == "gloo" else contextlib.nullcontext():
+        events = profiled(make(), options, path, marks=marks)
+    wanted = live_tables(events, options)
+    taken = take([path], Request()).added
+    for table in TABLES:
+        same(taken.get(table, []), wanted.get(table, []))
+    assert any(row["module_id"] > 0 for row in taken["module_times"])
+    [slice_] = taken["slices"]
+    edges, between = edges_of(events)
+    assert slice_["steps"] == len(taken["steps"]) == 4
+    walls = [end - start for at, (start, end) in enumerate(pairwise(edges)) if at not in between]
+    assert [row["wall_s"] for row in taken["steps"]] == pytest.approx([w / 1e9 for w in walls])
+    assert slice_["phase"] == ("eval" if name == "inference" else "train")
+
+
+def test_modules_are_those_of_the_frames_where_there_are_no_ranges(tmp_path):
+    path, step = tmp_path / "trace.json", training(Deep6())
+    profiled(step, (SHAPES, STACKS), path, marks=True, ranges=False)
+    taken = take([path], Request(modules={"Other": 7}))
+    rows = {row["module_id"]: row for row in taken.added["modules"]}
+    calls = {
+        rows[r["module_id"]]["path"]: r for r in taken.added["module_times"] if r["module_id"] > 0
+    }
+    root = "Deep6.Deep_0"
+    linears = ("Deep6.Linear_0", f"{root}.Linear_1", f"{root}.Linear_2", "Deep6.Linear_3")
+    counts = {"Deep6": 4, "MSELoss": 4, root: 4, f"{root}.LayerNorm_0": 4}
+    counts |= dict(zip(linears, (4, 4, 8, 4), strict=True))
+    assert {name: row["calls"] for name, row in calls.items()} == counts
+    assert min(rows) == 8
+    # What a module made is done again backwards, and belongs to it.
+    assert all(calls[name]["backward_self_s"] > 0 for name in linears)
+    own = sum(r["forward_self_s"] + r["backward_self_s"] for r in taken.added["module_times"])
+    assert own == pytest.approx(taken.added["slices"][0]["wall_s"], rel=1e-6)
+    assert not taken.added.get("notes")
+
+
+def test_cycles_become_slices_and_of_ranks_the_first_is_taken(tmp_path):
+    step, paths = convolution(), []
+    for cycle, rank in ((0, 3), (1, 3), (2, 5)):
+        path = tmp_path / f"worker{rank}.{cycle}.pt.trace.json"
+        profiled(step, (), path, marks=True, steps=2 + cycle)
+        document = json.loads(path.read_text("utf-8"))
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 8}
+        document = {key: document[key] for key in sorted(document)}
+        paths.append(path.with_suffix(".json.gz"))
+        paths[-1].write_bytes(gzip.compress(json.dumps(document).encode()))
+        assert FORMAT.recognise(json.dumps(document).encode(), "any")
+    taken = take(paths[::-1], Request(slice=4, step=30))
+    slices = taken.added["slices"]
+    assert [(row["slice"], row["first_step"], row["steps"]) for row in slices] == [
+        (4, 30, 2),
+        (5, 32, 3),
+    ]
+    assert [row["step"] for row in taken.added["steps"]] == list(range(30, 35))
+    assert {row["slice"] for row in taken.added["operators"]} == {4, 5}
+    starts = [row["started_s"] for row in taken.added["steps"]]
+    assert (starts == sorted(starts), taken.files) == (True, paths[1::-1])
+    said = [row["text"] for row in taken.added["notes"] if row["slug"] == "trace-ranks"]
+    assert len(said) == 1
+    assert paths[2].name in said[0]
+
+
+def test_steps_without_marks_are_what_repeats_or_all_is_one_step(tmp_path):
+    def rule(step, *options, **more):
+        path = tmp_path / "trace.json"
+        profiled(step, options, path, marks=False, **more)
+        taken = take([path], Request())
+        [slice_] = taken.added["slices"]
+        return taken.facts["plan_1"]["rule"], slice_["steps"], slice_["mode"]
+
+    model, given = Deep(), torch.randn(3, 6)
+
+    def answer_one():
+        return model(given)
+
+    assert rule(lambda: model(given)) == ("whole", 1, "whole")
+    found = rule(answer_one, STACKS)
+    assert "answer_one" in found[0]
+    assert found[1:] == (4, "timed")
+
+
+def made_up(tmp_path, *events):
+    """A trace with these events: name, begin, end, and more."""
+    listed = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": end - ts}
+        | more
+        for name, ts, end, more in events
+    ]
+    path = tmp_path / "made.json"
+    path.write_text(json.dumps({"traceEvents": listed}), encoding="utf-8")
+    return path
+
+
+def test_a_range_that_repeats_is_the_step_if_it_has_half_of_the_time(tmp_path):
+    mark = {"cat": "user_annotation"}
+    torchs = ("Optimizer.zero_grad#A", "enumerate(DataLoader)#x", "nccl:all_reduce")
+    for last, found in ((80, ("mine", 2)), (81, ("whole", 1))):
+        path = made_up(
+            tmp_path,
+            *((name, begin, begin + 40, mark) for name in torchs for begin in (0, 40)),
+            ("mine", 0, 18, mark),
+            ("once", 0, last, mark),
+            ("mine", 20, 42, mark),
+            ("inner", 22, 24, mark),
+            ("inner", 25, 40, mark),
+        )
+        taken = take([path], Request())
+        assert (taken.facts["plan_1"]["rule"], taken.added["slices"][0]["steps"]) == found
+        if found[1] == 2:
+            assert [row["wall_s"] for row in taken.added["steps"]] == pytest.approx([18e-6, 22e-6])
+
+
+def test_kernels_gaps_and_launches_of_a_device_and_old_spellings(tmp_path):
+    mark = {"cat": "user_annotation"}
+    call, kernel = {"cat": "cuda_runtime"}, {"cat": "kernel", "pid": 0, "tid": 7}
+
+    def launch(number, external):
+        return {"External id": external, "correlation": number}
+
+    path = made_up(
+        tmp_path,
+        ("ProfilerStep#4", 0, 100, mark),
+        ("aten::mm", 10, 20, {"args": {"External id": 1}}),
+        ("cudaLaunchKernel", 12, 14, {**call, "args": launch(8, 1)}),
+        ("gemm", 15, 45, {**kernel, "args": {**launch(8, 1), "device": 0, "stream": 7}}),
+        ("aten::add", 50, 60, {"args": {"External id": 2}}),
+        ("cudaLaunchKernel", 52, 54, {**call, "args": launch(9, 2)}),
+        ("add", 65, 75, {**kernel, "args": {**launch(9, 2), "device": 0, "stream": 7}}),
+    )
+    taken = take([path], Request()).added
+    kernels = {row["name"]: (row["operator"], row["device_s"]) for row in taken["kernels"]}
+    assert kernels == {
+        "gemm": ("aten::mm", pytest.approx(30e-6)),
+        "add": ("aten::add", pytest.approx(1e-5)),
+    }
+    [row] = taken["launches"]
+    assert (row["step"], row["kernels"], row["launches"]) == (0, 2, 2)
+    assert (row["busy_s"], row["launches_s"]) == pytest.approx((40e-6, 4e-6))
+    assert sum(row["total_s"] for row in taken["gaps"]) == pytest.approx(60e-6)
+    old = json.loads(path.read_text("utf-8"))
+    spelled = {"cpu_op": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime"}
+    for event in old["traceEvents"]:
+        event["cat"] = spelled.get(event["cat"], "Operator")
+        event["tid"] = str(event["tid"])
+        if external := event.get("args", {}).pop("External id", None):
+            event["args"]["external id"] = str(external)
+    path.write_text(json.dumps(old), encoding="utf-8")
+    again = take([path], Request()).added
+    for table in ("kernels", "operators", "launches", "gaps", "module_times"):
+        same(again[table], taken[table])
+    assert SimpleNamespace(**again["slices"][0]).steps == 1
