@@ -35,7 +35,7 @@ DECLARED := setup.cfg pyproject.toml constraints.txt
 # leaves torch alone, and where no other import finds it.
 BESIDE := $(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)
 
-.PHONY: demo test test-fast mutants lint-js docs clean
+.PHONY: demo test test-fast test-untimed check-types mutants lint-js docs clean
 
 demo: $(VENV)/.demo-installed
 	$(BIN)/profstack run examples/train_digits.py
@@ -47,11 +47,17 @@ test test-fast: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory --jobs=2 test-untimed check-types
+	$(PYTEST) -m timed $(TIMED_WORKERS) $(TIMED) $(OR_NONE) $(OR_AGAIN)
+
+# Beside each other, since mypy has one process: parts of `make test`.
+test-untimed:
+	$(PYTEST) -m "not timed" $(WORKERS) $(UNTIMED) $(OR_NONE)
+
+check-types:
 	$(BIN)/mypy --strict
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory lint-js; \
 	else echo "npm is not installed: the page's scripts were not linted"; fi
-	$(PYTEST) -m "not timed" $(WORKERS) $(UNTIMED) $(OR_NONE)
-	$(PYTEST) -m timed $(TIMED_WORKERS) $(TIMED) $(OR_NONE) $(OR_AGAIN)
 
 test-fast: $(VENV)/.test-installed
 	$(PYTEST) tests/unit $(WORKERS) $(PYTEST_ARGS)

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from profstack.errors import RecordingError, naming_arguments
 from profstack.storage.folder import DATABASE, create_folder
 from profstack.storage.schema.report import REPORT, Finding, Report, Verdict
+from profstack.storage.untrusted import open_database
 from profstack.storage.vocabulary import WITH_DATA
 from profstack.units import format_seconds
 
@@ -131,7 +132,8 @@ class Recording:
             target = create_folder(folder_name(self.name), output, force=force)
         try:
             ignored = shutil.ignore_patterns(f"{DATABASE}*")
-            shutil.copytree(self.folder, target, ignore=ignored, dirs_exist_ok=True)
+            # What a link leads to is no part of the recording.
+            shutil.copytree(self.folder, target, True, ignored, dirs_exist_ok=True)
             _copy_database(self.folder / DATABASE, target / DATABASE)
         except (OSError, sqlite3.Error, shutil.Error) as error:
             raise RecordingError(
@@ -245,10 +247,6 @@ def _copy_database(source: Path, target: Path) -> None:
     if not source.is_file():
         # A recording may consist of its report alone.
         return
-    source_url = f"{source.resolve().as_uri()}?mode=ro"
-    with (
-        closing(sqlite3.connect(source_url, uri=True, timeout=60)) as first,
-        closing(sqlite3.connect(target)) as second,
-    ):
-        first.backup(second)
+    with open_database(source) as first, closing(sqlite3.connect(target)) as second:
+        first.connection.backup(second)
         second.execute("PRAGMA journal_mode=DELETE")

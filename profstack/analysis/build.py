@@ -32,6 +32,7 @@ from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, Selection, nullable, records
 from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
+from profstack.storage.schema.facts import SetupFact
 from profstack.storage.schema.layer_table import LayerTable
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 from profstack.storage.schema.rows import NOT_CALIBRATED, ModuleRow
@@ -362,18 +363,13 @@ def _signal_name(number: int) -> str:
 _NONE = "no layer saw calls in the first steps: that takes the memory, the flops or the nvtx layer"
 
 
-class _SetupFact(schema.SetupNotes):
-    steps: int
-    failed: str | None
-
-
 def setup(recorded: Recorded) -> schema.Setup:
     """Return the notes on the report's plan, with a reason where there are none.
 
     `tf32_products` and `tf32_convolutions` say whether numbers stored as float32 are multiplied
     as TF32, None without a CUDA device.
     """
-    noted: _SetupFact | None = recorded.facts.get(f"setup_{recorded.plan}")
+    noted: SetupFact | None = recorded.facts.get(f"setup_{recorded.plan}")
     environment = recorded.facts.get("environment", {})
     found: schema.Setup = {
         "steps": 0 if noted is None else noted["steps"],

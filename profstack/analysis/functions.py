@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import pandas as pd
 
@@ -28,6 +28,7 @@ from profstack.storage.reader import (
     sums,
     whole,
 )
+from profstack.storage.schema.facts import CallCost, ProfilerCost
 from profstack.storage.schema.report import table_rows
 from profstack.storage.schema.rows import CallPathRow, CallRow, FunctionRow, Profiled
 from profstack.storage.vocabulary import PROGRAM
@@ -48,25 +49,6 @@ PREEMPTED = 5.0
 PREEMPTED_S = 20e-6
 # Caches are filled anew after a wait for a core, which takes less than this beside the wait.
 WITH_WAIT = 1.2
-
-
-class CallCost(TypedDict):
-    """Seconds that cProfile adds to a call: to the callee's own time, and to the caller's."""
-
-    inner_s: float
-    inner_spread_s: float
-    outer_s: float
-    outer_spread_s: float
-
-
-class ProfilerCost(TypedDict):
-    """The fact of cProfile's cost on the machine that was measured."""
-
-    python: CallCost
-    builtin: CallCost
-    rounds: int
-    calls: int
-    bytecode_factor: float
 
 
 def functions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -14,6 +13,7 @@ from profstack.analysis.memory import Bytes
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, ratio, records, sums, whole
 from profstack.storage.schema.report import Attribution, UnownedRow, table_rows
 from profstack.storage.schema.rows import ModuleRow, OperatorRow
+from profstack.storage.untrusted import json_cell
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, UNATTRIBUTED, UNOWNED, WAIT
 
 TIMED = (("timed",), ("detail",), ("shared",), ("whole",))
@@ -65,7 +65,7 @@ def modules(
             **info,
             "depth": depths[number],
             "instance": whole(info.get("instance")),
-            "aliases": json.loads(info.get("aliases") or "[]"),
+            "aliases": json_cell(info.get("aliases"), list[str]),
             "parameters": whole(info.get("parameters")),
             **timed.figures(totals),
             "self_s": timed.per_step(_both(totals, "self_")),

@@ -7,7 +7,6 @@ its own.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysRangeRow, Nsys
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from profstack.storage.schema.report import REPORT_OF_NSYS, NsysFacts, NsysTables, ReportWarning
 from profstack.storage.schema.rows import ModuleRow
+from profstack.storage.untrusted import json_cell
 from profstack.units import format_count, format_seconds
 
 FACT = "nsys"
@@ -174,7 +174,7 @@ def _per_step(name: str, row: dict[str, Any], steps: int, fact: NsysFacts) -> di
     if name == "nsys_backtraces":
         row["stack"] = [
             f"{symbol or 'unknown function'}{f' ({library})' if library else ''}"
-            for symbol, library in json.loads(row["stack"] or "[]")
+            for symbol, library in json_cell(row["stack"], list[tuple[str | None, str | None]])
         ]
     if name in _FLAGS and row[_FLAGS[name]] is not None:
         row[_FLAGS[name]] = bool(row[_FLAGS[name]])

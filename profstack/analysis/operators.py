@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from profstack.analysis.flops import Counted
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, ratio, records, whole
 from profstack.storage.schema import rows as schema
 from profstack.storage.schema.report import LaunchMeans, table_rows
+from profstack.storage.untrusted import parsed
 from profstack.storage.vocabulary import OWN_REGION
 
 
@@ -56,10 +56,10 @@ def _product_flop(name: str, shapes: str | None, calls: float | None) -> float |
     if name not in _PRODUCTS or calls is None or shapes is None:
         return None
     try:
-        inputs = json.loads(shapes)
+        inputs = parsed(shapes)
         left, right = (inputs[place] for place in _PRODUCTS[name])
         return float(2 * prod(left) * right[-1]) * calls
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError):
         return None
 
 

@@ -20,8 +20,6 @@ the peak that holds it back, if that explains half of its time.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,10 +28,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 from profstack.analysis.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
+from profstack.errors import RecordingError
 from profstack.storage.folder import PEAKS
 from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, whole
 from profstack.storage.schema.report import Bounds, Peaks, Roofline, RooflinePoint, Utilization
 from profstack.storage.schema.rows import ModuleRow
+from profstack.storage.untrusted import read_json
 from profstack.storage.vocabulary import OTHER_WORK
 
 # --- Points: rate, roof, and what holds each back -------------------------------------------------
@@ -427,16 +427,9 @@ def read_peaks(folder: Path) -> Peaks:
         "bytes_per_s": [],
     }
     try:
-        kept = json.loads((folder / PEAKS).read_text(encoding="utf-8"))
-        known = {key: value for key, value in kept.items() if key in empty}
-        found = cast("Peaks", {**empty, "reason": None, **known})
-        flop, moved = found["flop_per_s"], found["bytes_per_s"]
-        is_sound = all(isinstance(rate["dtype"], str) for rate in flop) and all(
-            math.isfinite(rate["value"]) and rate["source"] in ("measured", "datasheet")
-            for rate in (*flop, *moved)
-        )
-        return found if is_sound else empty
+        kept = read_json(folder / PEAKS, Peaks, inside=folder)
     except FileNotFoundError:
         return {**empty, "reason": "no peaks were measured for this recording"}
-    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+    except RecordingError:
         return empty
+    return cast("Peaks", {key: kept[key] for key in empty})

@@ -44,6 +44,9 @@ def command_names() -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and return the exit code; without `argv` that of this process."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if argv is None and hasattr(sys.stdout, "reconfigure"):
+        # Names of files may hold bytes that are no text in the terminal's encoding.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if argv is None and arguments[:1] and arguments[0] in _WITHOUT_COLLECTOR:
         import gc
 

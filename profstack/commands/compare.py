@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from profstack.compare.sides import Side
     from profstack.storage.schema.comparison import Comparison
-    from profstack.storage.schema.report import Report
 
 RAW = True
 _BROKEN, _UNCLEAR = 1, 3
@@ -207,9 +206,7 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
 
     folders = [folder for path in paths for folder in _recordings(path)]
     folders = list(dict.fromkeys(folders))
-    reports = [files.load(folder) for folder in folders]
-    for folder, report in zip(folders, reports, strict=True):
-        _must_be_whole(report, folder)
+    reports = [files.load(folder, _PARTS) for folder in folders]
     scripts = list(dict.fromkeys(str(script_name(report)) for report in reports))
     if len(scripts) > 1:
         what = f"recordings of {len(scripts)} programs: {', '.join(scripts)}"
@@ -219,7 +216,8 @@ def read_side(paths: Sequence[str], *, label: str | None = None) -> Side:
     return Side(label or ", ".join(str(path) for path in paths), reports, names)
 
 
-# Parts that are read of a report as a whole, with their keys that are read.
+# Parts that a comparison reads, with their keys. Nothing is filled in: a table without rows would
+# mean that all of it was new on the other side.
 _PARTS = {
     "benchmark": (
         "median_s", "mean_s", "p90_s", "p99_s", "cpu_mean_s", "first_step_s", "n", "steps_per_s",
@@ -233,17 +231,6 @@ _PARTS = {
     "warnings": (), "step": ("batch_size", "phase", "count", "shapes"),
     "tables": ("kernels", "memory_owners", "peak_holders", "flops"),
 }  # fmt: skip
-_MAY_BE_NULL = {"step_bar", "requests", "tokens", "script"}
-
-
-def _must_be_whole(report: Report, folder: Path) -> None:
-    """Raise RecordingError for a report that lacks what a comparison reads.
-
-    Nothing is filled in: a table without rows would mean that all of it was new on the other side.
-    """
-    if what := files.lacking(report, _PARTS, _MAY_BE_NULL):
-        next_step = f"write it again with 'profstack report {folder}'"
-        raise RecordingError(what, where=str(folder), next_step=next_step)
 
 
 def _recordings(given: str) -> list[Path]:

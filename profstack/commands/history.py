@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Read the reports, print the history, and write the files that were asked for."""
     paths = _paths(arguments.folders or [RUNS])
     from profstack.compare.history import history
-    from profstack.report import terminal_history
+    from profstack.report import history as shown
     from profstack.report.screen import fitting
 
     left_out: list[LeftOut] = []
@@ -56,15 +56,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         printed = files.text(made)
     elif arguments.format == "csv":
-        printed = terminal_history.as_csv(made)
+        printed = shown.as_csv(made)
     else:
         width, colour = terminal_of(sys.stdout)
-        printed = terminal_history.text(made, width=width, colour=colour)
+        printed = shown.text(made, width=width, colour=colour)
     page = None
     if arguments.output is not None:
-        from profstack.report import history_page
-
-        page = write_both(made, Path(arguments.output), "history", history_page.write)
+        page = write_both(made, Path(arguments.output), "history", shown.write)
     sys.stdout.write(fitting(printed, sys.stdout.encoding))
     if page is not None:
         if arguments.format == "text":
@@ -97,12 +95,9 @@ def _reports(paths: Sequence[Path], left_out: list[LeftOut]) -> Iterator[tuple[s
     """Yield the reports one by one; add what cannot be read to `left_out`."""
     for path in paths:
         try:
-            report = files.load(path) if path.is_dir() else files.read(path, "")
+            is_folder = path.is_dir()
+            report = files.load(path, _PARTS) if is_folder else files.read(path, "", _PARTS)
         except RecordingError as error:
             left_out.append({"path": str(path), "reason": error.what})
         else:
-            reason = files.lacking(report, _PARTS, ("verdict", "attribution", "script"))
-            if reason is not None:
-                left_out.append({"path": str(path), "reason": reason})
-            else:
-                yield str(path), report
+            yield str(path), report

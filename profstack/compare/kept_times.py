@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from profstack.compare.noise import ASSUMED
 from profstack.errors import RecordingError
 from profstack.stats.processes import Prior, difference_reach, means
 from profstack.stats.summary import FloatArray
+from profstack.storage.untrusted import read_json
 
 VERSION = 1
 # Kept of each machine.
@@ -80,31 +81,28 @@ def read(path: Path) -> list[KeptTime]:
 
     Raise RecordingError for a file that cannot be read.
     """
-    step = "remove it, and keep times anew with --profstack-save"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path, _KeptFile)
+        rows: list[KeptTime] = found["times"]
+        if found["version"] == VERSION and all(map(_is_time, rows)):
+            return rows
+        what = "holds no kept times"
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
-        raise RecordingError(f"cannot be read ({error})", where=str(path), next_step=step) from None
-    rows = found.get("times") if isinstance(found, dict) else None
-    if (
-        not isinstance(rows, list)
-        or found.get("version") != VERSION
-        or not all(map(_is_time, rows))
-    ):
-        raise RecordingError("holds no kept times", where=str(path), next_step=step)
-    return cast("list[KeptTime]", rows)
+    except RecordingError as error:
+        what = error.what
+    step = "remove it, and keep times anew with --profstack-save"
+    raise RecordingError(what, where=str(path), next_step=step)
 
 
-def _is_time(row: object) -> bool:
-    if not isinstance(row, dict) or row.keys() != KeptTime.__annotations__.keys():
-        return False
+class _KeptFile(TypedDict):
+    version: int
+    times: list[KeptTime]
+
+
+def _is_time(row: KeptTime) -> bool:
     ends = [each for each in (row["ci95_low_s"], row["ci95_high_s"]) if each is not None]
-    numbers = [row["median_s"], row["waited_share"], *ends]
-    if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
-        return False
-    return bool(min([row["median_s"], *ends]) > 0 and 0 <= row["waited_share"] <= 1)
+    return min([row["median_s"], *ends]) > 0 and 0 <= row["waited_share"] <= 1
 
 
 def text(test: str, times: Sequence[KeptTime]) -> str:

@@ -9,7 +9,6 @@ does not show them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from profstack.findings import reading, rules
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, records
 from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.untrusted import json_cell
 from profstack.units import format_seconds
 
 # What torch.compile did in a run's steps. Dynamo's own records say what it compiled, when, for how
@@ -128,7 +128,7 @@ def graph_breaks(recorded: Recorded) -> list[Break]:
     places = Places.read(recorded.facts)
     counts: Counter[tuple[str, str, int, str | None, str | None]] = Counter()
     for row in records(recorded.frames["graph_breaks"]):
-        stack = json.loads(row["stack"] or "[]")
+        stack = json_cell(row["stack"], list[tuple[str, int | None, str | None]])
         own = [each for each in stack if places is None or places.is_own(str(each[0]))]
         if not own or own[-1][1] is None:
             continue

@@ -9,7 +9,6 @@ sampling with it is a method; it is in the evidence.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 
@@ -20,6 +19,7 @@ from profstack.analysis.clean_steps import UNOBSERVED, rare_pauses
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report, SetupCalls
+from profstack.storage.untrusted import json_cell
 from profstack.units import format_seconds
 
 ACTIVATIONS = "activations"
@@ -238,7 +238,7 @@ def _training_mode_s(report: Report) -> float | None:
         if row["module"] in in_dropouts or (row["module"] in in_norms and "add_" in row["name"]):
             cost_s += spent_s
         elif row["module"] in in_norms and row["name"] == _NORM:
-            first = next(iter(json.loads(row["shapes"] or "[]")), None) or []
+            first = next(iter(json_cell(row["shapes"], list[list[object]])), None) or []
             share, fixed_s = _EVALUATED[len(first) > 2]
             cost_s += max((1 - share) * spent_s - calls * fixed_s, 0.0)
     return cost_s

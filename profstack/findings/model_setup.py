@@ -6,7 +6,6 @@ to zero.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
@@ -23,6 +22,7 @@ from profstack.storage.schema.report import (
     RooflinePoint,
 )
 from profstack.storage.schema.rows import OperatorRow
+from profstack.storage.untrusted import json_cell
 from profstack.units import format_share
 
 # Beside what is behind the longest row: padding of this share is worth sorting rows by length.
@@ -450,7 +450,7 @@ def _by_shape(
     """Return calls and seconds of one operator in a step, by the shape of what it changes."""
     found: dict[tuple[int, ...], tuple[float, float]] = {}
     for row in rows:
-        shapes = json.loads(row["shapes"] or "[]") if row["name"] == name else []
+        shapes = json_cell(row["shapes"], list[list[object]]) if row["name"] == name else []
         if shapes and all(isinstance(size, int) for size in shapes[0]):
             calls, seconds = found.get(tuple(shapes[0]), (0.0, 0.0))
             seconds += (row["device_s"] if on_device else row["total_s"]) or 0.0

@@ -20,7 +20,6 @@ import datetime
 import json
 import math
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,10 +30,12 @@ from typing import Any, NamedTuple, TypedDict
 
 from profstack.cache import keep_cached, read_cached
 from profstack.environment import environment_facts
+from profstack.errors import RecordingError
 from profstack.launch.other_runs import GaveWayError
 from profstack.stats.clock import Clock
-from profstack.storage.folder import DATABASE, PEAKS
+from profstack.storage.folder import PEAKS, facts_of, read_tables
 from profstack.storage.schema.report import MemoryPeak, Peaks
+from profstack.storage.untrusted import read_json
 from profstack.storage.vocabulary import OTHER_WORK
 
 # TF32 is how tensor cores multiply numbers that are stored as float32.
@@ -538,9 +539,13 @@ _LATER = (
 def are_pending(folder: Path) -> bool:
     """Return whether a recording's peaks were to be measured after its run."""
     try:
-        return bool(json.loads((folder / PEAKS).read_text(encoding="utf-8")).get(_PENDING))
-    except (OSError, ValueError, AttributeError):
+        return bool(read_json(folder / PEAKS, _KeptPeaks, inside=folder).get(_PENDING))
+    except (OSError, RecordingError):
         return False
+
+
+class _KeptPeaks(TypedDict, total=False):
+    pending: bool
 
 
 def _find(
@@ -591,14 +596,14 @@ def _find(
 
 def _read_facts(folder: Path) -> tuple[Mapping[str, Any], dict[str, float]]:
     """Read the environment of the measured process, and the operators' time by type."""
-    place = f"{(folder / DATABASE).resolve().as_uri()}?mode=ro"
-    with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
-        rows = database.execute("SELECT value FROM facts WHERE key = 'environment'").fetchall()
-        times = database.execute(
-            "SELECT dtype, TOTAL(total_s) FROM moved_bytes WHERE dtype IS NOT NULL GROUP BY dtype"
-        ).fetchall()
-    environment: Mapping[str, Any] = json.loads(rows[-1][0]) if rows else {}
-    return environment, dict(times)
+    tables = read_tables(folder, ("moved_bytes",))
+    names, rows = tables["moved_bytes"]
+    type_at, time_at = names.index("dtype"), names.index("total_s")
+    times: dict[str, float] = {}
+    for row in rows:
+        if row[type_at] is not None:
+            times[row[type_at]] = times.get(row[type_at], 0.0) + (row[time_at] or 0.0)
+    return facts_of(tables).get("environment", {}), times
 
 
 def _wanted(types: Mapping[str, float], device: str) -> list[str]:

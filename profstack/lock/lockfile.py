@@ -13,10 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from profstack.errors import RecordingError
 from profstack.lock.facts import COMPILE, MEMORY, MODULE, SECTIONS, Facts, Key
+from profstack.storage.untrusted import parsed, read_text, typed
 
 VERSION: Final = 1
 FILE = "profstack.lock"
@@ -93,7 +94,15 @@ def _order(key: Key) -> tuple[object, ...]:
 def natural(text: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts the numbers in texts by value."""
     parts = re.split(r"(\d+)", text)
-    return tuple((int(part), part) if part.isdecimal() else (-1, part) for part in parts)
+    return tuple((int(part), part) if _is_number(part) else (-1, part) for part in parts)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number that Python reads: of few digits."""
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+_MOST_DIGITS = 1000
 
 
 def _plain(value: Entry) -> str:
@@ -152,7 +161,7 @@ def _numbers(path: str) -> Iterator[tuple[str, str, str]]:
     if "[" in path or "]" in path:
         return
     for at, part in enumerate(parts):
-        if part.isascii() and part.isdecimal() and str(int(part)) == part and at:
+        if part.isascii() and _is_number(part) and str(int(part)) == part and at:
             after = "".join(f".{each}" for each in parts[at + 1 :])
             yield ".".join(parts[:at]) + ".", part, after
 
@@ -171,12 +180,11 @@ def _ranges(numbers: Iterable[str]) -> str:
 # Read ---------------------------------------------------------------------------------------------
 
 _HEAD = re.compile(r'\[(unstable\.)?([a-z]+)(?:\.("(?:[^"\\]|\\.)*"))?\]\s*\Z')
-_LINE = re.compile(r'([A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")\s*=\s*(.+?)\s*\Z')
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_LINE = re.compile(r'([A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*")\s*=\s*(\S.*)\Z')
 _ESCAPE = re.compile(r"\\U([0-9A-Fa-f]{8})")
 _MANY = re.compile(r"\[([\d,-]+)\]")
-# A hostile file must not make a path stand for endless modules.
-_MOST = 100_000
+# A hostile file must not make paths stand for endless modules, nor name them again and again.
+_MOST, _MOST_NAMES = 100_000, 1_000_000
 
 
 def read(path: Path) -> Lock:
@@ -185,13 +193,11 @@ def read(path: Path) -> Lock:
     Raise RecordingError where there is none, or it is damaged or of another version.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise RecordingError(
             "there is no lock", where=str(path), next_step="make one with 'profstack lock SCRIPT'"
         ) from None
-    except (OSError, ValueError) as error:
-        raise RecordingError(f"cannot be read ({error})", where=str(path)) from None
     try:
         return _parse(text)
     except _DamagedError as error:
@@ -206,6 +212,7 @@ class _DamagedError(Exception):
 def _parse(text: str) -> Lock:
     lock = Lock({}, {})
     section, of, is_unstable = "", [""], False
+    names = 0
     version: Entry | None = None
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -214,6 +221,9 @@ def _parse(text: str) -> Lock:
         try:
             if line.startswith("["):
                 section, of, is_unstable = _head(line)
+                names += len(of)
+                if names > _MOST_NAMES:
+                    raise ValueError("too many")
                 continue
             match = _LINE.match(line)
             if match is None:
@@ -273,17 +283,15 @@ def _unfolded(path: str) -> list[str]:
     return [f"{path[: match.start()]}{number}{path[match.end() :]}" for number in numbers]
 
 
-def _string(text: str) -> str:
+def _string(text: str, hint: object = str) -> Any:
+    """Return a text, or of another type what is written as in JSON."""
     plain = _ESCAPE.sub(lambda match: json.dumps(chr(int(match[1], 16)))[1:-1], text)
-    value = json.loads(plain)
-    if not isinstance(value, str):
-        raise ValueError("no text")
-    return value
+    return typed(parsed(plain), hint)
 
 
 def _value(text: str) -> Entry:
     if text.startswith("["):
-        return [_string(each) for each in _TEXT.findall(text)]
+        return cast("list[str]", _string(text, list[str]))
     return _string(text) if text.startswith('"') else int(text)
 
 

@@ -6,7 +6,6 @@ is listed as it is.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ from profstack.lock.facts import (
 )
 from profstack.lock.lockfile import natural
 from profstack.lock.places import Place, Sources
+from profstack.storage.untrusted import json_cell
 from profstack.storage.vocabulary import ACCUMULATION, OPTIMIZER, STEP_PARTS
 from profstack.units import format_count
 
@@ -167,7 +167,7 @@ class _Explaining:
         found = []
         for row in self.run.rows("graph_breaks"):
             if (row["reason"] or "").strip().startswith(reason):
-                frames = json.loads(row["stack"] or "[]")
+                frames = json_cell(row["stack"], list[tuple[str, int | None, str | None]])
                 own = [(file, line) for file, line, *_ in frames if self.run.is_own(file)]
                 found += [self.sources.place(*each) for each in own[-1:]]
         return sorted(set(found))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -14,11 +16,11 @@ from profstack.errors import RecordingError
 from profstack.guard import CollectorOff
 from profstack.report.html import replace_text
 from profstack.report.page import finite
-from profstack.storage.folder import DATABASE, RUNS
+from profstack.storage.folder import DATABASE, RUNS, check_files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from profstack.storage.schema.comparison import Comparison
     from profstack.storage.schema.history import History
@@ -40,8 +42,11 @@ def _write_report(folder: Path) -> Path:
     from profstack.report import html
 
     # The measured process has no time to compress the tools' plain JSON files.
+    home = folder.resolve()
     for plain in folder.glob("*/*.json"):
-        if plain.parent.name != "logs":
+        # What is behind a link is no file of the recording, and is not removed.
+        is_own = plain.is_file() and plain.resolve() == home / plain.relative_to(folder)
+        if is_own and plain.parent.name != "logs":
             packed = plain.with_name(plain.name + ".gz")
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
@@ -103,10 +108,29 @@ def complete_report(folder: Path) -> Report:
     from profstack.findings.judge import add_findings
     from profstack.storage.reader import Recorded
 
-    recorded = Recorded(folder)
-    report = build_report(recorded)
-    add_findings(report, recorded)
+    try:
+        recorded = Recorded(folder)
+        report = build_report(recorded)
+        add_findings(report, recorded)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # All values are of their types here; figures that contradict each other may still fail.
+        raise _cannot_be_made(error, folder) from error
     return report
+
+
+def _cannot_be_made(error: Exception, folder: Path) -> RecordingError:
+    """Return the error of a recording whose tables contradict each other, with the place."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _HERE in frame.filename][-1]
+    place = f"{Path(own.filename).name}:{own.lineno}"
+    return RecordingError(
+        f"no report can be made of its tables ({type(error).__name__} at {place}: {error})",
+        where=str(folder),
+        next_step="where profstack wrote them as they are, please report this line",
+    )
+
+
+_HERE = str(Path(__file__).parent.parent)
 
 
 # Reading a report -------------------------------------------------------------------------------
@@ -115,6 +139,10 @@ FOLDER_HELP = (
     "folder of a recording, or report.html or report.json in it; a folder of recordings stands "
     "for its newest (default: profstack-runs)"
 )
+
+# Parts of a report that are read, each with its keys that are.
+Parts = Mapping[str, Sequence[str]]
+_NO_PARTS: Parts = {}
 
 # Tables of every version of the report.
 _ALWAYS = {"steps", "modules", "operators", "functions", "calls", "lines"}
@@ -131,30 +159,40 @@ def build(folder: Path) -> Report:
     return complete_report(folder)
 
 
-def load(folder: Path) -> Report:
-    """Return the recording's report.json, or the report built anew where there is none."""
+def load(folder: Path, parts: Parts = _NO_PARTS) -> Report:
+    """Return the recording's report.json, or the report built anew where there is none.
+
+    Without `parts` it is refused; see `read`.
+    """
+    check_files(folder)
     path = folder / "report.json"
     remedy = f"write it again with 'profstack report {folder}'"
-    return read(path, remedy) if path.exists() else build(folder)
+    return read(path, remedy, parts) if path.exists() else build(folder)
 
 
-def read(path: Path, remedy: str) -> Report:
-    """Return the report in a file; `remedy` is the next step where it cannot be read."""
+def read(path: Path, remedy: str, parts: Parts = _NO_PARTS) -> Report:
+    """Return the report in a file; `remedy` is the next step where it cannot be read.
+
+    What is later than the file is null or empty, but for `parts`: those must be there. Raise
+    RecordingError for a report of another kind or with values of other types.
+    """
+    from profstack.storage.schema.facts import EnvironmentFacts
+    from profstack.storage.schema.report import Report
+    from profstack.storage.untrusted import parsed, read_text, typed
+
+    text = read_text(path)
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordingError(f"cannot be read ({error})", where=str(path)) from error
-    try:
-        report = json.loads(content)
+        report = parsed(text)
+        if problem := _problem(report, parts):
+            raise ValueError(problem)
+        typed(report, Report)
+        typed(report["environment"], EnvironmentFacts)
     except ValueError as error:
-        what = f"damaged JSON ({error})"
-        raise RecordingError(what, where=str(path), next_step=remedy) from error
-    if problem := _problem(report):
-        raise RecordingError(problem, where=str(path), next_step=remedy)
+        raise RecordingError(str(error), where=str(path), next_step=remedy) from None
     return cast("Report", report)
 
 
-def _problem(report: Any) -> str | None:
+def _problem(report: Any, parts: Parts) -> str | None:
     """Return why a file's content is no report that can be read; None where it is one."""
     tables = report.get("tables") if isinstance(report, dict) else None
     if not isinstance(tables, dict):
@@ -164,25 +202,11 @@ def _problem(report: Any) -> str | None:
         return f"of version {version}, this profstack reads version {SCHEMA_VERSION}"
     if not all(isinstance(rows, list) for rows in tables.values()) or not tables.keys() >= _ALWAYS:
         return "its tables are not whole"
-    return None
-
-
-def lacking(
-    report: Report, parts: Mapping[str, Sequence[str]], may_be_null: Collection[str] = ()
-) -> str | None:
-    """Return why a report of an older version cannot be used; None where it has what is read.
-
-    `parts` are the parts that are read, each with its keys that are.
-    """
-    given = cast("Mapping[str, object]", report)
-    found = [name for name in parts if name not in given]
+    lacking = [name for name in parts if name not in report]
     for name, keys in parts.items():
-        part = given.get(name)
-        if isinstance(part, dict):
-            found += [f"{name}.{key}" for key in keys if key not in part]
-        elif name in given and part is None and name not in may_be_null:
-            found.append(name)
-    return f"made by an older profstack, it lacks {', '.join(found)}" if found else None
+        if isinstance(part := report.get(name), dict):
+            lacking += [f"{name}.{key}" for key in keys if key not in part]
+    return f"made by an older profstack, it lacks {', '.join(lacking)}" if lacking else None
 
 
 # Finding a recording ----------------------------------------------------------------------------
@@ -196,7 +220,9 @@ def newest_recording(folder: Path) -> Path:
     found = [home for entry in _entries(folder) if (home := _home(entry)) is not None]
     if not found:
         raise RecordingError("no recording yet", where=str(folder), next_step=_NEXT_STEP)
-    return max(found, key=_written)
+    newest = max(found, key=_written)
+    check_files(newest)
+    return newest
 
 
 def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
@@ -212,6 +238,7 @@ def recording_folder(given: str | None, *, exactly: bool = False) -> Path:
     folder = path if path.is_dir() else path.parent
     home = _home(folder)
     if home is not None:
+        check_files(home)
         return home
     if not exactly and path.is_dir() and any(_home(entry) for entry in _entries(path)):
         return newest_recording(path)

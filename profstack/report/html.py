@@ -61,7 +61,9 @@ def divide(page: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object
 
 def packed(part: object) -> str:
     """Return a part as compressed text: JSON, gzip, base64; equal parts give equal text."""
-    return packed_text(json.dumps(part, separators=(",", ":"), allow_nan=False))
+    # Not in ASCII: a lone surrogate must not get into the page as an escape, which its scripts
+    # would read as a text that no address can hold.
+    return packed_text(json.dumps(part, separators=(",", ":"), allow_nan=False, ensure_ascii=False))
 
 
 def packed_text(text: str) -> str:
@@ -232,12 +234,11 @@ def assemble(
     scripts = [template("theme.js"), page_script(kind.entry)]
     charts = library()
     digests = [*map(script_digest, scripts), *([charts.digest] if charts else [])]
-    return (
+    page_text = (
         _environment()
         .get_template("page.html.j2")
         .render(
-            # Without lone surrogates, which no encoding can write.
-            title=f"{subject} - profstack".encode("utf-8", "replace").decode("utf-8"),
+            title=f"{subject} - profstack",
             kind=kind,
             style=Markup("".join(map(template, kind.styles))),
             # The policy allows these scripts alone, and no loading.
@@ -251,6 +252,8 @@ def assemble(
             version=version,
         )
     )
+    # Without lone surrogates, which no encoding can write.
+    return page_text.encode("utf-8", "replace").decode("utf-8")
 
 
 def write(report: Report, path: Path, *, recording: Path | None = None) -> None:
@@ -274,6 +277,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     kept = {"separators": (",", ":"), "sort_keys": False, "allow_nan": False}
+    kept["ensure_ascii"] = False
     environment.policies["json.dumps_kwargs"] = kept
     return environment
 

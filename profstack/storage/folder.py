@@ -15,14 +15,28 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from profstack.errors import RecordingError, UsageError
 from profstack.storage.schema.column import Records, Table
 from profstack.storage.schema.layer_table import LayerTable, declared
-from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION
+from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION, TREES
+from profstack.storage.untrusted import (
+    MOST_DATABASE,
+    MOST_TEXT,
+    Rows,
+    check_file,
+    encodable,
+    open_database,
+    parsed,
+    read_json,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from profstack.storage.schema.facts import RunFile
 
 # Ending, after a layer's name, of the fact that holds the declarations of its own tables.
 LAYER_TABLES = "_layer_tables"
@@ -33,9 +47,6 @@ PEAKS = "logs/peaks.json"
 RUN_FILE = "logs/run.json"
 OPTIONS_FILE = "logs/options.json"
 RUNS = "profstack-runs"
-
-# A table as read: the names of its columns, and its rows.
-Rows = tuple[list[str], list[tuple[Any, ...]]]
 
 
 @contextmanager
@@ -156,13 +167,15 @@ def _own_folders(folder: Path) -> Collection[str]:
     A run that was killed early wrote its layers into the options of its process only.
     """
     names = {"logs"}
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        options = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
-        names.update(map(str, options["layers"]))
-    uri = f"{(folder / DATABASE).absolute().as_uri()}?mode=ro"
-    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as database:
-        names.update(name for (name,) in database.execute("SELECT name FROM layers"))
+    with suppress(OSError, RecordingError):
+        names.update(read_json(folder / OPTIONS_FILE, _LayerNames, inside=folder)["layers"])
+    with suppress(OSError, RecordingError), open_database(folder / DATABASE) as database:
+        names.update(str(name) for name, *_ in database.read(RECORDED["layers"])[1])
     return names
+
+
+class _LayerNames(TypedDict):
+    layers: list[str]
 
 
 def is_recording(folder: Path) -> bool:
@@ -272,8 +285,11 @@ class Writer:
             except UnicodeEncodeError:
                 # Arguments and names of files may hold bytes that are no UTF-8.
                 self._database.execute("ROLLBACK TO rows")
-                encodable = [[_encodable(value) for value in row] for row in rows]
-                self._database.executemany(statement, encodable)
+                fitting = [
+                    [encodable(value) if isinstance(value, str) else value for value in row]
+                    for row in rows
+                ]
+                self._database.executemany(statement, fitting)
             self._database.execute("RELEASE rows")
 
     @contextmanager
@@ -284,66 +300,84 @@ class Writer:
             yield
 
 
-def _encodable(value: object) -> object:
-    """Return a text with lone surrogates written as Python does, \\udcff; other values as is."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
+def read_tables(folder: Path, names: Collection[str] | None = None) -> dict[str, Rows]:
+    """Read the facts and all tables of a recording, or those named: column names and rows.
 
-
-def read_tables(folder: Path) -> dict[str, Rows]:
-    """Read all tables of a recording at one moment: column names and rows.
-
-    Raises RecordingError where there is no recording or it cannot be read.
+    They are of one moment.
+    A table newer than the recording has no rows; a newer column is null in every row. Raises
+    RecordingError where there is no recording, or it cannot be read or is none that a run makes.
     """
-    path = folder / DATABASE
-    if not path.is_file():
-        raise RecordingError(
-            "there is no recording here", where=str(folder), next_step="profstack run script.py"
-        )
     try:
-        with closing(sqlite3.connect(path, timeout=60)) as database:
-            # One transaction: the run may be writing its next slice meanwhile.
-            database.execute("BEGIN")
-            facts = facts_of({"facts": _read(database, "facts")})
+        with open_database(folder / DATABASE) as database:
+            # What lacks its facts was killed before its first table, or is no recording.
+            if "facts" not in database.tables:
+                raise ValueError("no table of facts")
+            read = {"facts": database.read(RECORDED["facts"])}
+            facts = facts_of(read)
             if (version := facts.get("schema_version")) != SCHEMA_VERSION:
                 raise RecordingError(
                     f"recorded with schema {version}, this profstack reads {SCHEMA_VERSION}",
                     where=str(folder),
                     next_step="use the profstack that recorded it, or run again",
                 )
-            added = declared_tables(facts)
-            known = {**RECORDED, **{name: each.table for name, (_, each) in added.items()}}
-            return {name: _read_whole(database, table) for name, table in known.items()}
-    except (sqlite3.Error, ValueError) as error:
+            added = {name: each.table for name, (_, each) in declared_tables(facts).items()}
+            if taken := added.keys() & RECORDED.keys():
+                raise ValueError(f"a layer declares the table {min(taken)!r}")
+            wanted = {**RECORDED, **added} if names is None else {n: RECORDED[n] for n in names}
+            others = {name: table for name, table in wanted.items() if name != "facts"}
+            for name, table in others.items():
+                read[name] = database.read(table)
+                if name in TREES:
+                    _check_tree(name, *read[name])
+            return read
+    except FileNotFoundError:
         raise RecordingError(
-            f"the recording cannot be read ({error})",
-            where=str(path),
-            next_step="run profstack again",
+            "there is no recording here", where=str(folder), next_step="profstack run script.py"
         ) from None
 
 
-def _read_whole(database: sqlite3.Connection, table: Table) -> Rows:
-    """Read a table with all columns of the current schema.
-
-    A table newer than the recording has no rows; a newer column is null in every row.
-    """
-    known = "SELECT name FROM sqlite_master WHERE name = ?"
-    if database.execute(known, (table.name,)).fetchone() is None:
-        return list(table.names), []
-    columns, rows = _read(database, table.name)
-    later = [column for column in table.names if column not in columns]
-    return [*columns, *later], [(*row, *(None for _ in later)) for row in rows] if later else rows
+# Rows above a row, of all rows of a tree: what reads it holds so many.
+_MOST_ABOVE = 10_000_000
 
 
-def _read(database: sqlite3.Connection, name: str) -> Rows:
-    cursor = database.execute(f'SELECT * FROM "{name}"')
-    return [column[0] for column in cursor.description], cursor.fetchall()
+def _check_tree(table: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Raise ValueError where the rows of a table form no trees, or a row has no number."""
+    number, above = map(names.index, TREES[table])
+    group = names.index("slice") if "slice" in names else None
+    parents = {(row[group] if group is not None else None, row[number]): row[above] for row in rows}
+    if len(parents) < len(rows) or any(key is None for _, key in parents):
+        raise ValueError(f"{table} has a number twice, or a row without one")
+    depths: dict[tuple[object, object], int] = {}
+    for group_of, number_of in parents:
+        key = group_of, number_of
+        way = []
+        while key in parents and key not in depths:
+            way.append(key)
+            depths[key] = -1
+            key = group_of, parents[key]
+        depth = depths.get(key, 0)
+        if depth < 0:
+            raise ValueError(f"{table} has a row that is below itself")
+        for each in reversed(way):
+            depth += 1
+            depths[each] = depth
+    if sum(depths.values()) > _MOST_ABOVE:
+        raise ValueError(f"{table} is nested too deep")
 
 
 def facts_of(tables: Mapping[str, Rows]) -> dict[str, Any]:
-    """Return the table of facts as a dictionary."""
-    return {key: json.loads(value) for key, value in tables["facts"][1]}
+    """Return the table of facts as a dictionary; raise ValueError for one of another type."""
+    from profstack.storage.schema.facts import type_of
+
+    facts = {}
+    for key, value in tables["facts"][1]:
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ValueError("a fact without a name or a value")
+        try:
+            facts[key] = typed(parsed(value), type_of(key), whole=False)
+        except ValueError as error:
+            raise ValueError(f"fact {key[:40]}: {error}") from None
+    return facts
 
 
 def declared_tables(facts: Mapping[str, Any]) -> Mapping[str, tuple[str, LayerTable]]:
@@ -368,18 +402,6 @@ def append_event(folder: Path, event: Mapping[str, object]) -> None:
 # A file beside the tables: the process that starts the run writes it, not the layers.
 
 
-class RunFile(TypedDict, total=False):
-    """The content of the run's file; its facts grow while the run goes on."""
-
-    script: str | None
-    argv: list[str]
-    in_process: bool
-    run: dict[str, str | int | float | None]
-    environment: dict[str, object]
-    # When it began, by the system's own clock, which the measured process reads too.
-    begun_clock_s: float
-
-
 def write_run(folder: Path, content: Mapping[str, object]) -> None:
     """Write the file of the run in `folder`, whole: whoever is killed leaves the one before."""
     unfinished = folder / f"{RUN_FILE}~"
@@ -388,11 +410,32 @@ def write_run(folder: Path, content: Mapping[str, object]) -> None:
 
 
 def read_run(folder: Path) -> RunFile:
-    """Read the file of the run; empty if the parent process was killed before it wrote one."""
-    run: RunFile = {}
-    with suppress(OSError, ValueError):
-        run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    return run
+    """Read the file of the run; empty if the parent process was killed before it wrote one.
+
+    Raise RecordingError where it is damaged.
+    """
+    from profstack.storage.schema.facts import RunFile
+
+    try:
+        return cast("RunFile", read_json(folder / RUN_FILE, RunFile, inside=folder))
+    except FileNotFoundError:
+        return {}
+
+
+# Files of a recording that are read and written by their names.
+_FILES = (DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal")))
+_FILES += ("report.json", "report.html", PROGRESS, PEAKS, RUN_FILE, OPTIONS_FILE)
+
+
+def check_files(folder: Path) -> None:
+    """Raise RecordingError where another thing is in the place of a recording's file.
+
+    A link that leads out of the folder, a pipe or a device would be read or written instead.
+    """
+    for name in _FILES:
+        with suppress(FileNotFoundError):
+            most = MOST_DATABASE if name.startswith(DATABASE) else MOST_TEXT
+            check_file(folder / name, inside=folder, most=most)
 
 
 def run_times(started: float, duration_s: float) -> dict[str, str | float]:

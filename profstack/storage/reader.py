@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from profstack.code_owner import cell_names
-from profstack.storage.folder import Rows, declared_tables, facts_of, read_run, read_tables
+from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
 from profstack.storage.schema.report import ImportedFile
+from profstack.storage.untrusted import Rows
 from profstack.storage.vocabulary import IMPORTS, STEP_PARTS
 
 # Fewer steps than this, or a larger probe effect, and a time is not calibrated.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from profstack.report import compare_page, history_page
+from profstack.report import compare_page, history
 from tests.support.browser import EXECUTABLE, pages, shared
 from tests.support.lab import Lab
 
@@ -39,5 +39,5 @@ def opened(tmp_path):
 @pytest.fixture
 def history_opened(tmp_path):
     """Opens the page of a history; at the end nothing may be broken."""
-    with pages(tmp_path, history_page.write) as open_page:
+    with pages(tmp_path, history.write) as open_page:
         yield open_page

@@ -66,7 +66,10 @@ def test_two_revisions_are_measured_in_turn_and_the_slower_one_is_told(checkout,
     sides = found["before"], found["after"]
     assert [side["recordings"] for side in sides] == [3, 3]
     assert sides[0]["commit"] == git("rev-parse", "HEAD~1").strip()
-    assert 0.01 < min(sides[0]["medians_s"]) < 0.04 < 0.05 < min(sides[1]["medians_s"])
+    before_s, after_s = (min(side["medians_s"]) for side in sides)
+    # How much longer than it sleeps a step takes is the machine's business, on both sides.
+    assert 0.01 < before_s < after_s
+    assert after_s > 0.05
     begun = sorted(
         (json.loads((path / "report.json").read_text())["run"]["started_at"], path.name[0])
         for path in (checkout / "out").glob("*-000?")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profstack.commands import main
 from profstack.report import files, html
-from tests.support.reports import build
+from tests.support.reports import build, completed
 
 RECORDING = Path("profstack-runs/train-0001")
 
@@ -27,7 +27,8 @@ def _files():
     """The made-up report and its page, made once."""
     with tempfile.TemporaryDirectory() as name:
         html.write(build(), Path(name, "report.html"))
-        return files.text(build()), Path(name, "report.html").read_text(encoding="utf-8")
+        whole = completed(build(), files.schema())
+        return files.text(whole), Path(name, "report.html").read_text(encoding="utf-8")
 
 
 def make_recording(folder, *, age_s=0.0):

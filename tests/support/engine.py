@@ -23,10 +23,6 @@ from profstack.storage.folder import Writer, create_folder, facts_of, read_table
 TARGETS = Targets(3, 0.0, 3, 2, 4, 0.0, settle_s=0.0)
 
 
-def fields(row, names):
-    return [row[name] for name in names.split()]
-
-
 def milli(*times):
     return [each * 1e-3 for each in times]
 

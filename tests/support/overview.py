@@ -28,7 +28,7 @@ def add_verdict(report):
     evidence[0]["link"] = "modules/(wait)"
     sentence = "Input-bound: 45 % of a clean step waits for the next batch."
     report["verdict"] = {"slug": "input-bound", "sentence": sentence, "margin": 0.15}
-    report["verdict"]["evidence"] = evidence
+    report["verdict"]["evidence"], report["verdict"]["sureness"] = evidence, "likely"
     parts = [
         {"name": name, "seconds": share * median, "share": share, "link": link, "is": "calibrated"}
         for name, share, link in (
@@ -36,7 +36,8 @@ def add_verdict(report):
             ("forward", 0.15, "modules/Digits"), ("backward", 0.19, "modules/Digits"),
         )
     ]  # fmt: skip
-    parts.append({"name": "other", "seconds": 0.01 * median, "share": 0.01, "link": None})
+    parts.append({**parts[-1], "name": "other", "seconds": 0.01 * median, "share": 0.01})
+    parts[-1]["link"] = None
     report["step_bar"] = {"median_s": median, "parts": parts, "reason": None}
     copy = {"operator": "aten::item", "total_s": 1e-5, "limits_agree": False}
     copy["link"] = "operators/aten::addmm"

@@ -189,8 +189,8 @@ def _modules(clean):
     for path, *times in _MADE["parts"]:
         both = sum(one or 0.0 for one in times)
         forward, backward = (None if ms is None else ms / 1e3 * slow for ms in times)
-        rows.append(row("modules", path=path, depth=0, aliases=[], forward_s=forward,
-                        backward_s=backward, self_s=both / 1e3 * slow,
+        rows.append(row("modules", path=path, type="part of the step", depth=0, aliases=[],
+                        forward_s=forward, backward_s=backward, self_s=both / 1e3 * slow,
                         calibrated_s=both / 1e3 * share))  # fmt: skip
     return rows
 

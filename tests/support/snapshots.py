@@ -94,6 +94,15 @@ class _Allocator:
             self.free.insert(0, address)
         self.pending = []
 
+    def trim(self):
+        """Return the segments that nothing is in to the device."""
+        for start in list(self.segments):
+            places = range(start, start + self.segment_bytes, self.segment_bytes // 8)
+            if set(places) <= set(self.free):
+                self.free = [place for place in self.free if place not in places]
+                del self.segments[start]
+                self._note("segment_free", start, self.segment_bytes, "unknown")
+
     def snapshot(self):
         found = []
         for start in self.segments:
@@ -125,7 +134,7 @@ def _block(address, size, requested, state, stack):
     return dict(zip(names, (address, size, requested, state, stack), strict=True))
 
 
-def play(seed, *, actions=120, before=15, devices=1, segment_bytes=1 << 20):
+def play(seed, *, actions=120, before=15, devices=1, segment_bytes=1 << 20, release=0.45):
     """Play an allocator: `before` actions without a history, then `actions` with one."""
     chance = random.Random(seed)
     allocators = [_Allocator(device, segment_bytes) for device in range(devices)]
@@ -136,9 +145,11 @@ def play(seed, *, actions=120, before=15, devices=1, segment_bytes=1 << 20):
                 each.recording = True
                 each.count()
         allocator.time_us += chance.randint(1, 5000)
+        if number % 15 == 14:
+            allocator.trim()
         if allocator.pending and chance.random() < 0.5:
             allocator.complete()
-        if allocator.alive and chance.random() < 0.45:
+        if allocator.alive and chance.random() < release:
             address = chance.choice(sorted(allocator.alive))
             allocator.give_back(address, at_once=chance.random() < 0.7)
         else:

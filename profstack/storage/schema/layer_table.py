@@ -62,11 +62,12 @@ class LayerTable:
 
     def declare(self, layer: str) -> dict[str, object]:
         """Return the declaration for the recording; raises UsageError for one that is no table."""
-        self._check(layer)
+        self.check(layer)
         columns = [{key: getattr(each, key) for key in _KEPT} for each in self.columns]
         return {"layer": layer, **vars(self), "columns": columns}
 
-    def _check(self, layer: str) -> None:
+    def check(self, layer: str) -> None:
+        """Raise UsageError unless it can be recorded, read and joined as a table of `layer`."""
         names = [column.name for column in self.columns]
         faults = [f"column {name!r}" for name in names if not _NAME.fullmatch(name)]
         faults += [f"type {each.type!r}" for each in self.columns if each.type not in _SQL_TYPES]
@@ -95,7 +96,10 @@ def column(name: str, kind: str, meaning: str, sense: str | None = None) -> Colu
 
 
 def declared(facts: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[str, LayerTable]]:
-    """Return the declared tables of a recording by name, each with its layer."""
+    """Return the declared tables of a recording by name, each with its layer.
+
+    Raises UsageError for one that no layer could declare.
+    """
     tables = {}
     for fact in facts:
         columns = [Column(**{key: each[key] for key in _KEPT}) for each in fact["columns"]]
@@ -105,5 +109,7 @@ def declared(facts: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[str, Laye
             for each in columns
         )
         given["largest"] = tuple(fact["largest"])
-        tables[fact["name"]] = (fact["layer"], LayerTable(**given))
+        table = LayerTable(**given)
+        table.check(fact["layer"])
+        tables[fact["name"]] = (fact["layer"], table)
     return tables

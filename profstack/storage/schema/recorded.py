@@ -165,6 +165,15 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
     ),
 }
 
+# Tables whose rows form trees: the column with the number of a row, and that with the number of the
+# row above it, null for a root. The numbers of call paths are those of their slice.
+TREES = {
+    "modules": ("module_id", "parent_id"),
+    "watch_frames": ("frame", "parent"),
+    "call_paths": ("node", "parent"),
+    "nsys_ranges": ("node", "parent"),
+}
+
 # Tables of totals over a slice, which is their first column.
 _OF_SLICES: dict[str, tuple[Column, ...]] = {
     "memory_lines": columns(

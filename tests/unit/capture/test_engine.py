@@ -17,8 +17,8 @@ from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, plan, se
 from profstack.capture.step_log import StepLog, StopRun
 from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
-from tests.support.engine import Alpha, VirtualTraining, fields, milli, observed, patched
-from tests.support.tables import cases
+from tests.support.engine import Alpha, VirtualTraining, milli, observed, patched
+from tests.support.tables import cases, of
 
 INSTANT = Targets(settle_s=0.0)
 approx = pytest.approx
@@ -100,9 +100,9 @@ def test_slices_and_steps_have_the_times_that_passed(virtual, moments):
     for row, first, count in zip(one.slices[1:], (1, 4, 6), (3, 2, 4), strict=True):
         names = "first_step steps settle_steps round phase"
         settled = 0 if first == 1 else 2
-        assert fields(row, names) == [first, count, settled, 2, "train"]
+        assert of(row, names) == [first, count, settled, 2, "train"]
         walls_s, cpus_s = (sum(each[first : first + count]) for each in (walls, cpus))
-        times = fields(row, "started_s wall_s counted_wall_s cpu_s")
+        times = of(row, "started_s wall_s counted_wall_s cpu_s")
         assert times == approx([starts[first], walls_s, walls_s, cpus_s])
     assert [row["stop_s"] is not None for row in one.slices] == [False, True, False, False]
     steps = one.steps
@@ -115,7 +115,7 @@ def test_slices_and_steps_have_the_times_that_passed(virtual, moments):
     events = [json.loads(line) for line in (one.folder / PROGRESS).read_text().splitlines()]
     assert events[0] == {"event": "rule", "rule": "optimizer", "phase": "train"}
     (clean,) = (each for each in events if each.get("kind") == "clean")
-    assert fields(clean, "median_s mean_s") == approx([0.055, sum(walls[6:]) / 4])
+    assert of(clean, "median_s mean_s") == approx([0.055, sum(walls[6:]) / 4])
 
 
 def slices_of(text):
@@ -162,7 +162,7 @@ def test_a_run_slice_by_slice(virtual, monkeypatch, slices, script, story):
         steps = [each for each in one.steps if each["slice"] == row["slice"]]
         kept = [each["wall_s"] for each in steps if "eval" not in each["flags"]]
         if row["layer"] is not None and kept:
-            assert fields(row, "steps counted_steps") == [len(steps), len(kept)]
+            assert of(row, "steps counted_steps") == [len(steps), len(kept)]
             assert (row["counted_wall_s"], calls[row["slice"]]) == (approx(sum(kept)), len(kept))
     status = {name: row["status"] for name, row in one.layers.items()}
     seen = {row["layer"] for row in one.slices}
@@ -283,7 +283,7 @@ def test_layers_that_observe_before_the_rule_is_known(bench, monkeypatch, moment
     modes.append([each.mode for each in one.wrapper("alpha").contexts])
     training.optimizer.step()
     other.step(0.011)
-    found = fields(one.slices[0], "kind mode steps wall_s")
+    found = of(one.slices[0], "kind mode steps wall_s")
     assert (modes, found) == ([[], ["early"]], ["alpha", "discovery", 1, approx(0.022)])
 
 
@@ -318,7 +318,7 @@ def test_a_workload_without_steps_is_measured_whole(whole, moments):
     moments.wait(2.5)
     one.engine.finish()
     (row,) = one.slices
-    assert fields(row, "kind layer started_s wall_s") == ["alpha", "alpha", 0.0, 7.5]
+    assert of(row, "kind layer started_s wall_s") == ["alpha", "alpha", 0.0, 7.5]
     assert (len(one.steps), one.wrapper("alpha").of("hand_over")) == (1, [("a tool",)])
     # Steps end it, and what was seen of it is dropped: its step was cut off.
     one, training = whole("alpha")

@@ -10,7 +10,8 @@ from profstack.capture import observers as under_test
 from profstack.capture.slices import SlicePlan
 from profstack.layer import Artifact, SliceData
 from profstack.storage.folder import Writer
-from tests.support.engine import Alpha, Beta, fields, made_up_layers, table
+from tests.support.engine import Alpha, Beta, made_up_layers, table
+from tests.support.tables import of
 
 BOTH = SlicePlan("shared", (("alpha", "timed"), ("beta", "timed")), 1, 4)
 ALONE = SlicePlan("alpha", (("alpha", "timed"),), 1, 4)
@@ -98,8 +99,8 @@ def test_what_is_kept_of_a_layer(kit, monkeypatch):
         wrapper.take = lambda *arguments, data=data: data
         made.take([0.0, 1.0], {})
         (row,) = made.table("layers")
-        assert fields(row, "status reason truncated memory_bytes") == expected
-    assert fields(row, "technique tool version") == ["sampling", "a made-up tool", None]
+        assert of(row, "status reason truncated memory_bytes") == expected
+    assert of(row, "technique tool version") == ["sampling", "a made-up tool", None]
     assert made.table("artifacts") == [
         {"layer": "alpha", "path": "alpha/trace.json", "opens_in": "a viewer", "bytes": 5}
     ]

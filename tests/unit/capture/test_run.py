@@ -17,8 +17,9 @@ from profstack.capture.slices import SlicePlan, Targets, watch
 from profstack.layer import Mode
 from profstack.storage.folder import PROGRESS, facts_of, read_tables
 from profstack.storage.vocabulary import undefined_profile
-from tests.support.engine import Alpha, Beta, fields, made_up_layers, patched, table
+from tests.support.engine import Alpha, Beta, made_up_layers, patched, table
 from tests.support.processes import raised_by
+from tests.support.tables import of
 
 
 @pytest.fixture(autouse=True)
@@ -157,8 +158,8 @@ def test_a_run_from_its_options_to_the_exit(started, monkeypatch):
     engine.stopped_by = "max_steps"
     finish()
     assert engine.events.done
-    assert fields(started.facts, "uncaught synchronised") == ["ZeroDivisionError", True]
-    environment = fields(started.facts["environment"], "torch device")
+    assert of(started.facts, "uncaught synchronised") == ["ZeroDivisionError", True]
+    environment = of(started.facts["environment"], "torch device")
     assert environment == [torch.__version__, "cpu"]
     assert isinstance(started.facts["processes_made"], int)
     assert started.last_event == {"event": "finished", "stopped_by": "max_steps"}
@@ -198,7 +199,7 @@ def test_a_script_that_never_imported_torch(started, profiled, tmp_path):
     assert status == {"cprofile": cprofile, "alpha": "skipped", "beta": "skipped"}
     (row,) = table(started.folder, "slices")
     kind = ["cprofile", "cprofile"] if profiled else ["watch", None]
-    assert fields(row, "kind layer steps started_s plan") == [*kind, 1, 0.0, 1]
+    assert of(row, "kind layer steps started_s plan") == [*kind, 1, 0.0, 1]
     assert started.facts["uncaught"] == "ZeroDivisionError"
     assert started.facts.get("remedy") == undefined_profile(error)
     assert started.last_event == {"event": "finished", "stopped_by": None}

@@ -12,7 +12,8 @@ from profstack import code_owner
 from profstack.capture.setup_notes import MOST_NAMED, SetupNotes, SetupRecorder
 from profstack.capture.slices import SlicePlan
 from tests.support.commands import fails
-from tests.support.engine import Hears, fields
+from tests.support.engine import Hears
+from tests.support.tables import of
 
 PLACES = code_owner.Places.of(str(Path(__file__).parent))
 
@@ -64,7 +65,7 @@ def test_nodes_are_those_that_autograd_records(noted):
     assert calls(noted)["nodes"] >= 2
     frozen = SetupNotes(torch, PLACES)
     call(frozen, net.requires_grad_(False), x)
-    assert fields(calls(frozen), "nodes with_grad") == [0, 1]
+    assert of(calls(frozen), "nodes with_grad") == [0, 1]
 
 
 def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
@@ -80,7 +81,7 @@ def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
                 noted.leave(kinds[letter], "")
             else:
                 noted.step_ended(1)
-        return calls(noted)["count"], *fields(noted.facts(), "backward_passes steps")
+        return calls(noted)["count"], *of(noted.facts(), "backward_passes steps")
 
     assert happen("+m +m -m -m +b +b -b +m -m -b +o +b -b +m -m -o +r -r .s") == (1, 3, 1)
     # What an error has ended without a word is over with its step.
@@ -102,7 +103,7 @@ def test_layers_that_work_differently_in_training_are_named(noted):
             call(noted, layer, name=path)
         call(noted, layer.eval(), name=f"{path}.eval")
     norm, dropout = {"path": "a", "type": "BatchNorm1d"}, {"path": "d", "type": "Dropout"}
-    assert fields(noted.facts(), "training_norms training_dropouts") == [
+    assert of(noted.facts(), "training_norms training_dropouts") == [
         *({"count": 1, "modules": [norm]}, {"count": 1, "modules": [dropout]})
     ]
     for number in range(MOST_NAMED + 3):
@@ -145,7 +146,7 @@ def test_an_optimizer_by_its_class_settings_and_tensors():
     optimizer.param_groups[0]["weight_decay"] = torch.zeros(1)
     del optimizer.param_groups[1]["foreach"]
     names = "maximize momentum fused weight_decay has_foreach has_fused"
-    assert fields(stepped(optimizer), names) == [None, True, True, True, False, True]
+    assert of(stepped(optimizer), names) == [None, True, True, True, False, True]
 
 
 def test_a_gpus_capability(noted, monkeypatch):

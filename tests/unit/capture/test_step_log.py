@@ -17,7 +17,8 @@ from profstack.capture.step_rules import StepRule
 from profstack.layer import SliceData
 from profstack.stats.clock import Clock
 from profstack.storage.folder import Writer, facts_of, read_tables
-from tests.support.engine import fields, table
+from tests.support.engine import table
+from tests.support.tables import of
 from tests.support.virtual_machine import Machine
 
 WALLS = (0.013, 0.0071, 0.029, 0.0113, 0.0052)
@@ -101,7 +102,7 @@ def recorded(logged, monkeypatch):
     shapes = (None, (4, 3, 2), (), (7,), None)
     steps = list(zip(WALLS, CPUS, waits, flags, shapes, strict=True))
     event, evaluated = logged.slice(CLEAN, steps)
-    told = fields(event, "kind round layers steps total median_s mean_s")
+    told = of(event, "kind round layers steps total median_s mean_s")
     assert told == ["clean", 2, [], 5, 17, approx(0.0113), approx(math.fsum(WALLS) / 5)]
     assert evaluated == {1, 3}
     # Evaluation is left out of what layers counted that cannot cut.
@@ -137,7 +138,7 @@ def recorded(logged, monkeypatch):
 def test_a_recording_slice_by_slice(recorded, tmp_path):
     logged, found = recorded, recorded.table("slices")
     names = "slice kind layer mode plan round first_step steps counted_steps settle_steps"
-    assert [" ".join(map(str, fields(row, names))) for row in found] == [
+    assert [" ".join(map(str, of(row, names))) for row in found] == [
         "0 startup None None 1 0 0 5 None 0",
         "1 memory memory discovery 1 0 5 1 1 0",
         "2 startup None None 1 0 6 1 None 0",
@@ -157,12 +158,12 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
         ),
     ]
     times = "started_s wall_s cpu_s counted_wall_s"
-    first, memory, _ = (fields(row, times) for row in found[:3])
+    first, memory, _ = (of(row, times) for row in found[:3])
     assert first == [approx(1.5), approx(sum(WALLS)), None, None]
     assert memory == [approx(3.0), approx(3.0), None, approx(3.0)]
     expected = [*logged.slices[:4], logged.slices[3], *logged.slices[4:9], *logged.slices[10:]]
     assert [list(map(known, each)) for each in expected] == [
-        fields(row, "started_s wall_s cpu_s") for row in found[3:]
+        of(row, "started_s wall_s cpu_s") for row in found[3:]
     ]
     less_s = sum(WALLS) - WALLS[1] - WALLS[2]
     counted = [approx(less_s if row["layer"] == "a" else row["wall_s"]) for row in found[3:]]
@@ -184,19 +185,17 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
     assert {(row["plan"], row["phase"]) for row in steps[33:]} == {(2, "eval")}
     assert {(row["plan"], row["phase"]) for row in steps[:33]} == {(1, "train")}
     assert [row["wall_s"] for row in steps[:7]] == [*map(approx, WALLS), approx(3.0), None]
-    assert [fields(row, "started_s wall_s cpu_s wait_s") for row in steps[7:-1]] == logged.steps[
-        :34
-    ]
-    sizes = [fields(row, "batch_size shape") for row in steps[12:17]]
+    assert [of(row, "started_s wall_s cpu_s wait_s") for row in steps[7:-1]] == logged.steps[:34]
+    sizes = [of(row, "batch_size shape") for row in steps[12:17]]
     assert sizes == [[None, None], [4, "4x3x2"], [None, None], [7, "7"], [None, None]]
-    assert fields(steps[-1], "wall_s device_s") == [None, None]
+    assert of(steps[-1], "wall_s device_s") == [None, None]
     memory = logged.table("memory")
     assert [row["step"] for row in memory[:6]] == [5, 6, 7, 10, 12, 17]
     assert memory[5]["t_s"] == approx(sum(logged.slices[2][:2]) + 0.75)
     assert memory[5]["rss_bytes"] > 1_000_000
     facts = facts_of(read_tables(tmp_path))
     assert facts["counts_by_phase"] == {"train": 33, "eval": 13}
-    assert fields(facts, "steps_only_counted plan_2 compilations_reason") == [
+    assert of(facts, "steps_only_counted plan_2 compilations_reason") == [
         *(4, {"rule": "module", "phase": "eval"}, None)
     ]
     assert set(facts["thread_readings"]) == {"readings", "took_s", "reason"}
@@ -255,7 +254,7 @@ def test_the_device_is_asked_where_steps_are_timed(
     times = [0.04, 0.07, 0.016] if waited else [0.04, 0.05, 0.011]
     assert [row["device_s"] for row in logged.table("steps")] == approx(times)
     row = logged.table("memory")[0]
-    assert fields(row, "device_allocated_bytes device_reserved_bytes") == [2048, 4096]
+    assert of(row, "device_allocated_bytes device_reserved_bytes") == [2048, 4096]
     for kind, timed in (("settle", False), ("clean", True), ("watch", True)):
         log.begin_slice(SlicePlan(kind, (), 2, 1))
         assert log.timed is timed
@@ -287,16 +286,16 @@ def test_what_was_compiled_since_is_a_row_each(dynamo):
     first, second = log.frames()["compilations"]
     # The recording began at 4970 seconds since 1970.
     known = [-9.5, 2.5, 0, "a.py", 7, "f", None]
-    assert fields(first, "t_s wall_s backward file line name compile_id") == known
+    assert of(first, "t_s wall_s backward file line name compile_id") == known
     known = [1, 2, 9, "L['x']", None]
-    assert fields(second, "backward versions operators reason wall_s") == known
+    assert of(second, "backward versions operators reason wall_s") == known
     assert log.frames() == {}
     # The script may clear dynamo's books; what comes then is new.
     dynamo.known = []
     assert log.frames() == {}
     dynamo.known = [compiled(fail_reason="os.environ['KEY'] == 'x'", is_forward=None)]
     (third,) = log.frames()["compilations"]
-    assert fields(third, "failure backward") == [HIDDEN, None]
+    assert of(third, "failure backward") == [HIDDEN, None]
 
 
 def test_graph_breaks_with_the_innermost_frames(dynamo):

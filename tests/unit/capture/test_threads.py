@@ -8,8 +8,7 @@ import pytest
 
 from profstack.capture import threads as under_test
 from profstack.capture.threads import ENDED_PROCESSES, ENDED_THREADS, UNNAMED, ThreadTimes
-from tests.support.engine import fields
-from tests.support.tables import cases
+from tests.support.tables import cases, of
 
 WORKER = "DataLoader worker"
 
@@ -22,7 +21,7 @@ def taken(work):
     assert (times.reason, times.readings) == (None, 2)
     rows = times.take()
     assert times.take() == []
-    return [fields(row, "kind name process threads cpu_s delay_s") for row in rows]
+    return [of(row, "kind name process threads cpu_s delay_s") for row in rows]
 
 
 class System:

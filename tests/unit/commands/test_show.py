@@ -10,7 +10,7 @@ from profstack.commands import main
 from profstack.report import files
 from tests.support.commands import make_recording, refuses
 from tests.support.overview import add_verdict, finding
-from tests.support.reports import build
+from tests.support.reports import build, completed
 from tests.support.tables import rows_of
 
 
@@ -46,11 +46,11 @@ def test_what_is_no_recording_is_refused(here, capsys, command):
 def test_it_prints_the_summary_the_whole_report_findings_and_the_verdict(show, recording):
     printed = show()
     assert ("clean step: median 4.01 ms" in printed, "\x1b" in printed) == (True, False)
-    assert show(kind="json") == build()
+    assert show(kind="json") == completed(build(), files.schema())
     report = build()
     add_verdict(report)
     report["findings"] = [finding("slug", f"number {count}") for count in range(3)]
-    files.write(report, recording / "report.json")
+    files.write(completed(report, files.schema()), recording / "report.json")
     titles = [one["title"] for one in show("--findings", "json")]
     assert titles == ["number 0", "number 1", "number 2"]
     assert show("--findings --limit 2").endswith("\n1 more of 3 findings\n")
@@ -95,10 +95,10 @@ def test_figures_fall_and_texts_and_numbers_of_places_rise(show):
 
 def test_a_table_of_another_layer_is_known_by_the_report(show, recording, capsys):
     kinds = (("file", "TEXT", None), ("hits", "REAL", "counted"))
-    columns = rows_of("name type sense", *kinds, meaning="m")
-    table = {"name": "entries", "columns": columns, "layer": "own"}
+    columns = rows_of("name type sense", *kinds, meaning="m", label="l", unit="text")
+    table = {"name": "entries", "columns": columns, "layer": "own", "title": "t", "text": "t"}
     rows = [{"file": "a", "hits": 2.0}, {"file": "b", "hits": 5.0}]
-    report = {**build(), "layer_tables": [{**table, "rows": rows}]}
+    report = {**build(), "layer_tables": [{**table, "join": None, "rows": rows}]}
     files.write(report, recording / "report.json")
     assert show("--table entries", "json") == rows
     assert show("--table entries --sort hits", "json") == rows[::-1]

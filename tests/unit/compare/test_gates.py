@@ -81,6 +81,7 @@ def judged(rule, after, *, reach=0.0, before=None, **more):
         ("peak memory > 1023 B", None, report()),
         ("FLOP > +0", report(), report(flop=4e6 + 1)),
         ("flop > 12.5M", report(flop=4.4e6), report(flop=4.6e6)),
+        ("flop > 2T", report(flop=1.9e12), report(flop=2.1e12)),
         ("start-up > 2.6 s", report(1.039), report(1.041)),
         ("startup > 4%", report(1.039), report(1.041)),
         ("findings > +0", report(findings=2), report(findings=3)),

@@ -10,7 +10,8 @@ import pytest
 
 from profstack.commands import main
 from profstack.compare.history import history
-from profstack.report import files, history_page
+from profstack.report import files
+from profstack.report import history as shown
 from tests.support.commands import refuses
 from tests.support.reports import HOSTILE, build
 
@@ -119,7 +120,7 @@ def test_the_command_lists_draws_and_exports(folder, capsys):
 
 def test_names_of_programs_are_data_on_the_page(folder):
     made = history([("a", _report(0, 1.0) | {"script": HOSTILE})])
-    assert "<img" not in history_page.render(made)
+    assert "<img" not in shown.render(made)
 
 
 def test_history_refuses(folder, capsys):

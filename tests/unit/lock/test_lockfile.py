@@ -1,5 +1,6 @@
 """The file of a lock: read again as written, also with hostile names; damaged files are refused."""
 
+import os
 import sys
 
 import pytest
@@ -61,7 +62,9 @@ def test_names_may_hold_anything(tmp_path, name):
         for each in (name, plain)
     ]
     sides[0].unstable[Key(MODULE, name, "calls")] = "1, 2"
-    read = lockfile.read(written(tmp_path, text_of(sides[0])))
+    text = text_of(sides[0])
+    assert ("Not compared" in text, "Not compared" in text_of(sides[1])) == (True, False)
+    read = lockfile.read(written(tmp_path, text))
     assert (read.made, read.facts) == (sides[1].made, sides[1].facts)
     if name == plain:
         assert read == sides[0]
@@ -93,6 +96,11 @@ def test_a_lock_is_toml(name):
         ("version = 1\n[other]\n", "line 2"),
         ('version = 1\n[modules."GPT.h"]\n', "line 2"),
         ('version = 1\n[modules."GPT.h.[0-99999999]"]\n', "line 2"),
+        ("version = 1\n" + '[modules."a.[0-99999]"]\n' * 11, "line 12"),
+        (f"version = 1\n[made]\nsteps = {'9' * 5000}\n", "line 3"),
+        (f"version = 1\n[made]\nsteps = 1{' ' * 200_000}x\n", "line 3"),
+        (f"version = 1\n[made]\narguments = [{'[' * 100_000}\n", "line 3"),
+        ("version = 1\n[made]\narguments = [" + '"\\"' * 60_000 + "]\n", "line 3"),
         ("version = 1\n[unstable]\nx = 1\n", "line 2"),
         ("version = 1\n[unstable.made]\nx = 1\n", "line 2"),
     ],
@@ -100,6 +108,19 @@ def test_a_lock_is_toml(name):
 def test_a_damaged_lock_is_named_with_its_line(tmp_path, text, words):
     with pytest.raises(RecordingError, match=words):
         lockfile.read(written(tmp_path, text))
+
+
+def test_a_number_of_many_digits_is_a_name(tmp_path):
+    names = [f"a.{'7' * 5000}", f"a.{'8' * 5000}", "a.9"]
+    facts = {Key(MODULE, name, "calls"): 1 for name in names}
+    text = lockfile.text_of(Lock({}, facts))
+    assert lockfile.read(written(tmp_path, text)).facts == facts
+
+
+def test_a_lock_in_the_form_of_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "profstack.lock")
+    with pytest.raises(RecordingError, match="no regular file"):
+        lockfile.read(tmp_path / "profstack.lock")
 
 
 def test_a_missing_lock_says_how_to_make_one(tmp_path):

@@ -153,6 +153,15 @@ def test_threads_and_files_are_added_up_under_their_names(tmp_path):
     assert taken.summary[0].endswith(" on 4 threads")
 
 
+def test_two_threads_have_a_frame_each(tmp_path):
+    profile = sampled(random.Random(6), "seconds", "main")
+    path = written(tmp_path / "p.json", [profile, {**profile, "name": "loader"}])
+    stacks = seconds_by_stack(speedscope.take([path], Request()))
+    assert {stack[0] for stack in stacks} == {
+        ("<thread>", None, name) for name in ("main", "loader")
+    }
+
+
 def test_too_many_samples_are_merged_with_their_neighbours(tmp_path, monkeypatch):
     profile = sampled(random.Random(4), "seconds", count=100)
     profile["samples"] = [stack for stack in profile["samples"][:10] for _ in range(10)]

@@ -83,8 +83,9 @@ def test_a_report_is_read_from_its_file_or_built_anew(tmp_path):
 
 
 def test_a_file_that_is_no_report_is_refused(tmp_path):
-    files.write(build(), tmp_path / "report.json")
-    assert files.load(tmp_path) == build()
+    whole = completed(build(), files.schema())
+    files.write(whole, tmp_path / "report.json")
+    assert files.load(tmp_path) == whole
     for changes, said in (
         ({"schema_version": SCHEMA_VERSION + 1}, f"version {SCHEMA_VERSION + 1}"),
         ({"tables": []}, "not a profstack report"),

@@ -55,6 +55,19 @@ def test_hostile_names_are_data_and_never_markup(make):
     assert HOSTILE in json.dumps(data_of(page), ensure_ascii=False).replace('\\"', '"')
 
 
+@pytest.mark.parametrize("make", [whole, bench])
+def test_no_lone_surrogate_reaches_the_scripts(make):
+    """They would end a view: no address can hold one."""
+    text = json.dumps(hostile(make())).replace(json.dumps(HOSTILE)[1:-1], "\\ud800ü")
+    report = json.loads(text)
+    page = html.render(report)
+    parts = html.divide(prepare(report).as_dict())[1]
+    texts = [page, *(inflated(html.packed(part)).decode() for part in parts.values())]
+    assert all("?ü" in one and "\\ud8" not in one for one in texts if "ü" in one)
+    assert sum("?ü" in one for one in texts) > len(texts) // 2
+    assert page.encode()
+
+
 def test_the_page_loads_nothing_and_runs_its_own_scripts_alone():
     page = html.render(build())
     # The namespace of SVG is a name, no address.

@@ -179,7 +179,7 @@ def test_a_recording_of_an_older_version_lacks_later_tables_and_columns(folder, 
     writer.close()
     tables = storage.read_tables(folder)
     assert tables["kernels"] == (list(RECORDED["kernels"].names), [])
-    assert tables["notes"] == (["slug", "text", "layer"], [("a", "b", None)])
+    assert tables["notes"] == (["slug", "layer", "text"], [("a", None, "b")])
 
 
 def test_a_damaged_file_is_told_in_one_line(folder, writer):
@@ -310,7 +310,8 @@ def test_the_file_of_the_run(folder, monkeypatch):
     monkeypatch.undo()
     assert storage.read_run(folder) == {"script": "ü.py"}
     (folder / storage.RUN_FILE).write_text("{cut")
-    assert storage.read_run(folder) == {}
+    with pytest.raises(RecordingError, match="damaged JSON"):
+        storage.read_run(folder)
     assert storage.iso(1_700_000_000.25) == "2023-11-14T22:13:20.250+00:00"
     before = time.time()
     facts = storage.run_times(before - 5, 4.5)

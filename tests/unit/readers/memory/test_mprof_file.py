@@ -110,6 +110,7 @@ MEM 70.000000 103.0000
 MEM 30.000000 106.0000
 FUNC a.outer 10.0000 101.0000 40.0000 105.0000 0
 FUNC a.inner 12.0000 102.0000 60.0000 104.0000 1
+FUNC a.brief 12.0000 102.5000 13.0000 102.7500 2
 FUNC a.inner 20.0000 104.5000 15.0000 104.7500 1
 FUNC a name 1.0 100.0 2.0 100.5
 """
@@ -122,6 +123,7 @@ def test_marked_functions_have_growth_and_the_innermost_has_the_peak(written):
     assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
         "a.outer": (1, 4.0, 30 * MIB, 30 * MIB, 0),
         "a.inner": (2, 2.25, 43 * MIB, 48 * MIB, 1),
+        "a.brief": (1, 0.25, MIB, MIB, 0),
         "a name": (1, 0.5, MIB, MIB, 0),
     }
     assert "mprof_children" not in taken.added

@@ -1,14 +1,20 @@
-"""The history of programs as text and as CSV."""
+"""The history of programs as text, as CSV, and as the page history.html."""
 
 from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
+from profstack.report import html
+from profstack.report.page import finite
 from profstack.report.screen import Piece, Screen, printable
 from profstack.storage.schema.history import History, HistoryChange, HistoryRun, ProgramHistory
 from profstack.units import NOT_MEASURED, format_bytes, format_seconds
 
+_KIND = html.PageKind(
+    "history-main.js", (*html.STYLES, "history.css"), "history.json", "history -o"
+)
 _MARKS = {"step": "", "memory": "memory "}
 
 
@@ -93,3 +99,19 @@ def as_csv(history: History) -> str:
             cells = (program["script"], *run.values(), " | ".join(found) or None)
             lines.writerow([printable(each) if isinstance(each, str) else each for each in cells])
     return out.getvalue()
+
+
+# -- as a page: a chart of the runs and a table, for each program ----------------------------------
+
+
+def write(history: History, path: Path) -> None:
+    """Write the page to `path`; raise RecordingError where that cannot be done."""
+    html.replace_text(path, render(history))
+
+
+def render(history: History) -> str:
+    """Return the page as HTML."""
+    page = {"facts": finite(history), "overview": {}, "tables": {}}
+    names = ", ".join(program["script"] for program in history["programs"])
+    views = {"overview": "view-history.html.j2"}
+    return html.assemble(_KIND, page, f"History of {names}", views, history["profstack_version"])

@@ -1,0 +1,187 @@
+"""Read damaged recordings with every command that reads them, each in a process with limits.
+
+    python benchmarks/hostile_recordings.py                 all named damages, an hour
+    python benchmarks/hostile_recordings.py --only tables   those of tables, files or reports
+    python benchmarks/hostile_recordings.py --minutes 10    damages drawn from seeds
+    python benchmarks/hostile_recordings.py --seed 77       the one of a seed again
+
+A command may end with 0, or with 2 and one line. All else is printed: a traceback, an end by a
+signal, more than 20 s of CPU time or 60 s in all, more than 1 GB of memory. The exit code is 1
+where something was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from profstack import commands  # of this checkout
+from tests.support import hostile_recordings as hostile
+from tests.support.nsys_files import PID, NsysFile, thread_of
+
+MOST_MB, MOST_S, ADDRESSES = 1024, 20, 3 << 30
+# Imported once, before processes are forked.
+_MODULES = (
+    "commands.report commands.show commands.compare commands.history commands.view "
+    "commands.import_ analysis.build findings.judge storage.reader report.html report.terminal "
+    "report.export compare.comparison compare.history report.compare_page report.terminal_compare "
+    "report.terminal_history report.compare_markdown report.history_page readers.nsys.importing "
+    "launch.background_peaks"
+)
+# HONEST, EXPORT and DAMAGED are put in place of paths; what follows a minus is removed first.
+_COMMANDS = {
+    "tables": (
+        "report DAMAGED", "show DAMAGED -report.json", "import EXPORT --into DAMAGED",
+    ),
+    "files": (
+        "report DAMAGED", "show DAMAGED", "compare HONEST DAMAGED", "history DAMAGED",
+        "view --no-browser DAMAGED", "import EXPORT --into DAMAGED",
+    ),
+    "reports": (
+        "show DAMAGED", "show DAMAGED --findings", "show DAMAGED --table modules --format csv",
+        "show DAMAGED --table steps --sort wall_s", "show DAMAGED --format json",
+        "compare HONEST DAMAGED", "compare DAMAGED HONEST --format markdown", "history DAMAGED",
+        "view --no-browser DAMAGED -report.html",
+    ),
+}  # fmt: skip
+Damage = Callable[[Path], object]
+
+
+class Bench:
+    """Runs commands on damaged copies of a recording."""
+
+    def __init__(self, folder: Path) -> None:
+        self.honest = hostile.kept(folder / "honest")
+        self.damaged, self._export = folder / "damaged", folder / "a.sqlite"
+        self._out = folder / "out"
+        with NsysFile(self._export) as file:
+            for number in range(2):
+                begin, thread = 1000 * (number + 1), thread_of(PID, PID)
+                file.step(number, begin, begin + 900, thread=thread)
+                file.range(begin + 100, begin + 500, "Net", thread=thread)
+        self.ends: Counter[str] = Counter()
+
+    def judge(self, words: str, command: str, damage: Damage) -> None:
+        """Run a command on a damaged copy; print what it should not have done."""
+        shutil.rmtree(self.damaged, ignore_errors=True)
+        hostile.kept(self.damaged)
+        said = damage(self.damaged)
+        begun = time.perf_counter()
+        paths = {"HONEST": self.honest, "EXPORT": self._export, "DAMAGED": self.damaged}
+        arguments = [str(paths.get(word, word)) for word in command.split()]
+        child = os.fork()
+        if not child:
+            self._run(arguments)
+        _, status, used = os.wait4(child, 0)
+        text = self._out.read_text("utf-8", "replace")
+        end = _end(os.waitstatus_to_exitcode(status), used.ru_maxrss / 1024, text)
+        self.ends[end.split(":")[0]] += 1
+        if end not in ("0", "2"):
+            shown = f" ({'; '.join(map(str, said))})" if isinstance(said, list) else ""
+            took = time.perf_counter() - begun
+            print(f"{words}{shown} | {command} | {end} | {took:.1f} s", flush=True)
+
+    def _run(self, arguments: list[str]) -> None:
+        """Run a command in this process and end it."""
+        for name in [one[1:] for one in arguments if one in ("-report.json", "-report.html")]:
+            path = self.damaged / name
+            if path.is_file() or path.is_symlink():
+                path.unlink()
+        arguments = [one for one in arguments if not one.startswith("-report.")]
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+        resource.setrlimit(resource.RLIMIT_CPU, (MOST_S, MOST_S))
+        # What waits for a pipe takes no CPU time.
+        signal.alarm(3 * MOST_S)
+        out = os.open(self._out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number in (1, 2):
+            os.dup2(out, number)
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "wb"), "utf-8", write_through=True)
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "wb"), "utf-8", "replace", write_through=True)
+        try:
+            code = commands.main(arguments)
+        except BaseException:
+            traceback.print_exc()
+            code = 99
+        os._exit(code)
+
+
+def _end(code: int, memory_mb: float, text: str) -> str:
+    """Return the exit code as a text, or what a command should not have done."""
+    lines = text.strip().splitlines()
+    if code == 99 or "Traceback" in text:
+        own = [line.strip() for line in lines if "profstack/" in line and "File" in line]
+        return f"traceback: {own[-1] if own else ''} {lines[-1][:120]}"
+    if code not in (0, 2):
+        return f"ended with {code}: too long, or by a signal"
+    if memory_mb > MOST_MB:
+        return f"memory: {memory_mb:.0f} MB"
+    if code == 2 and sum(line.startswith("profstack: ") for line in lines) != 1:
+        return f"not one line: {lines}"
+    return f"warning: {lines[-1]}" if "Warning" in text else str(code)
+
+
+def _named(kinds: Sequence[str]) -> Iterator[tuple[str, str, Damage]]:
+    """Yield words, command and damage of all named damages of some kinds."""
+    damages = {"tables": hostile.TABLES, "files": hostile.FILES, "reports": hostile.REPORTS}
+    for kind in kinds:
+        for words, damage in damages[kind].items():
+            for command in _COMMANDS[kind]:
+                yield words, command, damage
+
+
+def _drawn(seeds: Iterable[int]) -> Iterator[tuple[str, str, Damage]]:
+    """Yield the same drawn from seeds."""
+    every = sorted({each for kind in _COMMANDS.values() for each in kind})
+    for seed in seeds:
+        chance = random.Random(seed)
+        command = chance.choice(every)
+        yield f"seed {seed}", command, partial(hostile.random_damage, chance=chance)
+
+
+def main() -> int:
+    """Judge what the options say, and print how the commands ended."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=tuple(_COMMANDS))
+    parser.add_argument("--every", type=int, default=1, help="of named damages every N-th")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--seed", type=int)
+    options = parser.parse_args()
+    for name in _MODULES.split():
+        importlib.import_module(f"profstack.{name}")
+    cases = _named([options.only] if options.only else list(_COMMANDS))
+    if options.seed is not None and options.minutes is None:
+        cases = _drawn([options.seed])
+    elif options.minutes is not None:
+        first = options.seed or 0
+        cases = _drawn(range(first, first + 1_000_000_000))
+    end = time.monotonic() + 60 * (options.minutes or 1e6)
+    with tempfile.TemporaryDirectory(prefix="profstack-hostile-") as name:
+        os.environ["HOME"] = os.environ["XDG_CACHE_HOME"] = name
+        bench = Bench(Path(name))
+        for number, case in enumerate(cases):
+            if time.monotonic() > end:
+                break
+            if number % options.every == 0:
+                bench.judge(*case)
+    print(f"{sum(bench.ends.values())} commands: {dict(bench.ends)}")
+    return int(bool(bench.ends.keys() - {"0", "2"}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

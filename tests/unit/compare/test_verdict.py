@@ -1,0 +1,70 @@
+"""The answer of a comparison: one unit, figures that add up, and as many digits as they need."""
+
+import pytest
+
+from profstack.compare import verdict
+from profstack.compare.verdict import answer, rounded
+from tests.support.tables import cases
+
+
+def bar(before_s, after_s):
+    """Two parts of a bar, of a third and the rest."""
+    return [
+        {"name": name, "before_s": share * before_s, "after_s": share * after_s,
+         "difference_s": share * (after_s - before_s), "beyond_noise": False, "places": []}
+        for name, share in (("forward", 1 / 3), ("backward", 2 / 3))
+    ]  # fmt: skip
+
+
+@cases(
+    "before_s after_s unit before after",
+    # A unit is left from 999.5 on; seconds are the largest.
+    "9.994e-4 9e-4 µs '999' '900'; 9.996e-4 9e-4 ms '1.000' '0.900'; 0.9996 0.9 s '1.000' '0.900'",
+    "4000.0 3000.0 s '4000' '3000'",
+    # One decimal more where it leaves two digits of the difference, two more of a smaller one.
+    "0.0123 0.0134 ms '12.3' '13.4'; 0.0123 0.0130 ms '12.30' '13.00'",
+    "0.0123 0.01235 ms '12.300' '12.350'; 0.0123 0.0123 ms '12.3' '12.3'",
+)
+def test_the_whole_has_one_unit_and_the_difference_two_digits(
+    before_s, after_s, unit, before, after
+):
+    found = rounded(bar(before_s, after_s))
+    shown = (found.unit, found.words(found.before), found.words(found.after))
+    assert shown == (unit, before, after)
+    for side, whole in ((1, found.before), (2, found.after)):
+        assert sum(row[side] for row in found.rows) == whole
+
+
+class Noise:
+    """Noise of which every ratio is known to a share of `reach`."""
+
+    def __init__(self, reach):
+        self.ratio_reach, self.source = (lambda _: reach), (lambda _: "between processes")
+        self.before = self.after = self
+        self.totals_s = lambda _: [1.0, 1.0]
+
+
+class Totals:
+    def __init__(self, before_s, after_s):
+        self.before_s, self.after_s, self.parts = before_s, after_s, bar(before_s, after_s)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "reach", "slug", "words"),
+    [
+        (1.04, 0.01, "slower", "(+4.0 %, +3.0 to +5.0)"),
+        (1.20, 0.01, "slower", "(+20 %, +19 to +21)"),
+        (0.80, 0.01, "faster", "(-20 %, -21 to -19)"),
+    ],
+)
+def test_shares_have_a_decimal_below_ten_percent(ratio, reach, slug, words):
+    found = answer("step", Totals(0.01, 0.01 * ratio), Noise(reach), [])
+    assert (found["slug"], words in found["sentence"]) == (slug, True), found["sentence"]
+
+
+def test_a_difference_that_nobody_would_notice_is_none_however_surely_it_is_known():
+    slugs = [
+        answer("step", Totals(0.01, 0.01 + 0.01 * share * verdict._LEAST), Noise(1e-6), [])["slug"]
+        for share in (0.9, -0.9, 1.1, -1.1)
+    ]
+    assert slugs == ["same", "same", "slower", "faster"]

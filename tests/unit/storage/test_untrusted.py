@@ -1,0 +1,337 @@
+"""What others send: read within limits, of the declared types, or refused in one line."""
+
+import json
+import os
+import random
+import sqlite3
+from contextlib import closing
+from functools import cache
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+
+import jsonschema  # it ships no types
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profstack.errors import ProfstackError, RecordingError
+from profstack.report import files
+from profstack.storage import untrusted
+from profstack.storage.folder import DATABASE, check_files, facts_of, read_run, read_tables
+from profstack.storage.schema.facts import EnvironmentFacts
+from profstack.storage.schema.report import Report
+from profstack.storage.untrusted import (
+    MOST_DEEP,
+    MismatchError,
+    check_file,
+    parsed,
+    read_json,
+    read_text,
+    typed,
+)
+from tests.support import hostile_recordings as hostile
+from tests.support.full_report import full
+from tests.support.reports import completed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return hostile.kept(tmp_path / "rec")
+
+
+def refused(call, *given):
+    """The line of the RecordingError that a call raises."""
+    with pytest.raises(RecordingError) as caught:
+        call(*given)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+IN_PLACE = {
+    "a pipe": "no regular file",
+    "a device": "out of its folder",
+    "a device without content": "out of its folder",
+    "a link outside": "out of its folder",
+    "a link to nothing": "link to nothing",
+    "a link to itself": "cannot be read",
+    "a folder": "no regular file",
+    "a sparse gigabyte": "too large",
+}
+
+
+@pytest.mark.parametrize("place", [DATABASE, "report.json", "logs/run.json", f"{DATABASE}-wal"])
+@pytest.mark.parametrize("words", IN_PLACE)
+def test_only_files_of_the_folder_are_read_and_written(folder, place, words):
+    check_files(folder)
+    hostile.DAMAGES[f"{words} in place of {place}"](folder)
+    said = refused(check_files, folder)
+    assert f"{folder / place}: " in said
+    assert IN_PLACE[words] in said
+    reader = {"report.json": files.load, "logs/run.json": read_run}.get(place, read_tables)
+    assert refused(reader, folder) == said or place == DATABASE
+
+
+def test_limits_of_a_file_and_links_within_the_folder(tmp_path, monkeypatch):
+    path, link = tmp_path / "a.json", tmp_path / "b.json"
+    path.write_text('"ü"')
+    link.symlink_to("a.json")
+    assert read_json(link, str, inside=tmp_path) == "ü"
+    assert check_file(link, inside=tmp_path, most=4) == path.resolve()
+    assert "4 bytes, at most 3" in refused(lambda: check_file(link, inside=tmp_path, most=3))
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    assert "out of its folder" in refused(lambda: read_text(path, inside=elsewhere))
+    # A link that the user names is the user's own choice.
+    assert read_text(link) == '"ü"'
+    with pytest.raises(FileNotFoundError):
+        read_text(tmp_path / "none")
+    path.write_bytes(b"\xff")
+    assert "cannot be read" in refused(read_text, path)
+    # It became a pipe between the look at it and its opening: that does not wait.
+    monkeypatch.setattr(untrusted, "check_file", lambda path, **_: path)
+    os.mkfifo(tmp_path / "pipe")
+    assert read_text(tmp_path / "pipe") == ""
+
+
+# --- JSON and its types ---------------------------------------------------------------------------
+
+
+class Inner(TypedDict):
+    line: int
+    source: str | None
+
+
+class Sample(TypedDict):
+    name: Annotated[str, "a text"]
+    share: Annotated[float | None, "a number"]
+    kind: Literal["a", "b"] | None
+    lines: list[Inner]
+    counts: dict[str, int]
+    is_on: bool
+    pair: tuple[float, int]
+
+
+WHOLE = {
+    "name": "n", "share": 0.5, "kind": "b", "lines": [{"line": 3, "source": None}],
+    "counts": {"x": 1}, "is_on": True, "pair": [0.5, 2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": None}, "name is null, not text"),
+        ({"name": 3}, "name is a whole number, not text"),
+        ({"share": "0.5"}, "share is text, not a number"),
+        ({"share": True}, "share is true or false, not a number"),
+        ({"share": 2e30}, "share is no finite number"),
+        ({"share": float("inf")}, "share is no finite number"),
+        ({"kind": "c"}, "kind is 'c', which this profstack does not know"),
+        ({"kind": ["a"]}, "kind is a list"),
+        ({"lines": {}}, "lines is an object, not a list"),
+        ({"lines": [{"line": 1}, {"source": "s"}]}, "lines[1] lacks 'line'"),
+        ({"lines": [{"line": 1.5}]}, "lines[0].line is no whole number"),
+        ({"lines": [{"line": 2**63}]}, "lines[0].line is no whole number of 64 bits"),
+        ({"counts": {"x": "1"}}, "counts.x is text"),
+        ({"is_on": 1}, "is_on is a whole number"),
+        ({"pair": [1.0]}, "pair has 1 values, not 2"),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_place(changes, said):
+    typed(json.loads(json.dumps(WHOLE)), Sample)
+    with pytest.raises(MismatchError) as caught:
+        typed(json.loads(json.dumps({**WHOLE, **changes})), Sample)
+    assert said in str(caught.value)
+
+
+def test_what_is_later_than_the_file_is_null_or_empty():
+    value = typed({"name": "n", "is_on": False, "pair": [1, 2], "more": 1}, Sample)
+    later = {"share": None, "kind": None, "lines": [], "counts": {}}
+    assert value == {"name": "n", "is_on": False, "pair": [1, 2], "more": 1, **later}
+    with pytest.raises(MismatchError, match="lacks 'is_on'"):
+        typed({"name": "n", "pair": [1, 2]}, Sample)
+    largest = {"line": 2**63 - 1, "source": None}
+    assert typed([largest, {"line": 3.0}], list[Inner])[1] == {"line": 3.0, "source": None}
+    # Text that only declared keys are of.
+    assert typed({"gpu": None, "own": [1, {"a": "b"}]}, EnvironmentFacts)
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+def test_what_is_no_json_or_nested_too_deep_is_one_line():
+    for text, said in (
+        ("{", "damaged JSON"), ("", "damaged JSON"), ("9" * 5000, "damaged JSON"),
+        (nested(100_000), "too deep"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said) as caught:
+            parsed(text)
+        assert len(str(caught.value).splitlines()) == 1
+    typed(parsed(nested(MOST_DEEP + 1)), object)
+    for text, said in ((nested(MOST_DEEP + 3), "too deep"), ("[1e999]", "finite")):
+        with pytest.raises(MismatchError, match=said):
+            typed(parsed(text), object)
+    assert parsed("[NaN, Infinity, 1.5]") == [None, None, 1.5]
+
+
+def test_lone_surrogates_become_texts_that_can_be_written():
+    text = r'{"a\udcff": ["\ud800x", "\ud83d\ude00", "\\ud800"]}'
+    assert parsed(text) == {"a\\udcff": ["\\ud800x", "😀", "\\ud800"]}
+    with pytest.raises(ValueError, match="too deep"):
+        parsed(f'[{nested(900)}, "\\ud800"]')
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@given(value=ANY_JSON, hint=st.sampled_from([Sample, list[Sample], dict[str, Any], object]))
+def test_nothing_but_a_mismatch_is_raised(value, hint):
+    try:
+        found = typed(value, hint)
+    except MismatchError:
+        return
+    json.dumps(found, allow_nan=False)
+
+
+HINTS = get_type_hints(Report, include_extras=True)
+PARTS = ("run", "step", "benchmark", "layers", "findings", "setup", "probe_effect")
+
+
+def places(value, path=()):
+    """The ways to all values inside of a value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in inside:
+        yield (*path, key)
+        if isinstance(each, (dict, list)):
+            yield from places(each, (*path, key))
+
+
+@cache
+def _text():
+    return json.dumps({part: completed(full(), files.schema())[part] for part in PARTS})
+
+
+@given(st.data())
+def test_types_are_those_of_the_json_schema(data):
+    """A changed value is accepted if and only if the schema that ships accepts it."""
+    part = data.draw(st.sampled_from(PARTS))
+    value = json.loads(_text())[part]
+    where = data.draw(st.sampled_from(list(places(value)) or [()]))
+    place = value
+    for key in where[:-1]:
+        place = place[key]
+    small = st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=2)
+    new = data.draw(st.sampled_from([None, True, [], {}, "high", [1], [None]]) | small)
+    place[where[-1]] = new
+    validator = jsonschema.Draft202012Validator(files.schema()["properties"][part])
+    # A missing field is filled in before the types are compared.
+    try:
+        typed(value, HINTS[part])
+        is_typed = True
+    except MismatchError:
+        is_typed = False
+    assert is_typed == validator.is_valid(value) or new == {}
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+NO_TABLE = "is no table as a run makes them"
+REFUSED = {
+    "a view that never ends": NO_TABLE,
+    "a view that makes blobs": NO_TABLE,
+    "facts as a view": NO_TABLE,
+    "a view with another name's case": NO_TABLE,
+    "a generated column of blobs": NO_TABLE,
+    "a generated column in place of one": NO_TABLE,
+    "columns that differ in case": NO_TABLE,
+    "a table in capitals": NO_TABLE,
+    "a trigger": NO_TABLE,
+    "a virtual table": NO_TABLE,
+    "without rowid": NO_TABLE,
+    "a check that makes blobs": NO_TABLE,
+    "an index over an expression": NO_TABLE,
+    "a table that is a call": NO_TABLE,
+    "2,000 columns": "too many columns",
+    "no table of facts": "no table of facts",
+    "every page shared": "its pages are damaged",
+    "cut in the middle": "malformed",
+    "empty": "no table of facts",
+    "text in place of it": "not a database",
+    "text that is no UTF-8": "Could not decode to UTF-8",
+    "a fact without a value": "a fact without a name or a value",
+    "a fact that is a blob": "facts.value has values that are no TEXT",
+    "blobs in columns TEXT": "has values that are no TEXT",
+    "text in columns INTEGER": "has values that are no INTEGER",
+    "infinity in columns REAL": "numbers out of all proportion",
+    "the most in columns INTEGER": "numbers out of all proportion",
+    "null in columns INTEGER": "a row without one",
+    "the fact plan_1 as deep": "fact plan_1: damaged JSON (nested too deep)",
+    "the fact plan_1 as a list": "fact plan_1: is a list, not an object",
+    "the fact environment as a number": "fact environment: is a whole number",
+    "the fact nsys as a list": "fact nsys: is a list, not an object or null",
+    "a layer's table that is steps": "cannot be recorded",
+    "a layer's table with SQL": "cannot be recorded",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_no_run_writes_is_refused(folder, words):
+    hostile.TABLES[words](folder)
+    with pytest.raises(ProfstackError) as caught:
+        read_tables(folder)
+    assert REFUSED[words] in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_recording_may_be_in_another_encoding_and_have_more(folder):
+    before = read_tables(folder)
+    # As a later profstack would make them.
+    later = 'CREATE TABLE "later" ("a" TEXT)', 'ALTER TABLE steps ADD COLUMN "later" INTEGER'
+    hostile.sql(*later)(folder)
+    assert read_tables(folder) == before
+    hostile.TABLES["UTF-16"](folder)
+    assert read_tables(folder) == before
+
+
+def test_rows_that_form_no_tree_are_refused(folder):
+    for number, statement in enumerate((
+        "UPDATE modules SET parent_id = module_id WHERE module_id = 3",
+        "UPDATE modules SET parent_id = CASE module_id WHEN 3 THEN 4 WHEN 4 THEN 3 END",
+        "UPDATE watch_frames SET frame = 1",
+    )):  # fmt: skip
+        copy = hostile.kept(folder.parent / str(number))
+        hostile.sql(statement)(copy)
+        said = refused(read_tables, copy)
+        assert "below itself" in said or "a number twice" in said
+
+
+def test_reading_leaves_nothing_beside_and_changes_nothing(folder):
+    content = (folder / DATABASE).read_bytes()
+    read_tables(folder)
+    assert (folder / DATABASE).read_bytes() == content
+    assert [path.name for path in folder.glob(f"{DATABASE}*")] == [DATABASE]
+    # A run that was killed left its log: it is folded in.
+    with closing(sqlite3.connect(folder / DATABASE)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        hostile.sql("INSERT INTO notes VALUES ('late', NULL, 'x')")(folder)
+        assert read_tables(folder)["notes"][1][-1][0] == "late"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_recording_is_read_or_refused_in_one_line(folder, seed):
+    hostile.random_damage(folder, random.Random(seed))
+    readers = (lambda: facts_of(read_tables(folder)), lambda: read_run(folder))
+    for read in (*readers, lambda: files.load(folder)):
+        try:
+            read()
+        except ProfstackError as error:
+            said = str(error)
+        else:
+            said = ""
+        assert len(said.splitlines()) <= 1
