@@ -354,7 +354,7 @@ def _origin_ns(trace: SavedTrace, request: Request) -> int:
 
 def _add_trace(made: _Import, trace: SavedTrace, index: int) -> str:
     """Add the tables of a trace as one slice; return what it is in one line."""
-    steps = find_steps(trace)
+    steps = _whole_steps(made, trace, find_steps(trace))
     edges, pauses, places = steps.boundaries()
     events, with_modules = _with_modules(trace, made.modules)
     host = read_host(events, trace.kinds, inputs=trace.shapes)
@@ -389,6 +389,22 @@ def _add_trace(made: _Import, trace: SavedTrace, index: int) -> str:
         )
         made.note("trace-no-modules", text)
     return f"{trace.path.name}: {_in_words(trace, steps)}"
+
+
+def _whole_steps(made: _Import, trace: SavedTrace, steps: Steps) -> Steps:
+    """Return the steps that a trace holds whole: one that was cut off lacks the end of its last."""
+    if not trace.truncated:
+        return steps
+    text = f"{trace.path.name} ends in the middle: it was cut off as it was written"
+    kept = steps.end <= trace.events.columns["start"].max()
+    lost = int((~kept).sum())
+    if lost and kept.any():
+        took = float((steps.end - steps.start)[~kept].sum()) * _S
+        which = "1 step" if lost == 1 else f"{lost:,} steps"
+        text += f"; {which} of {format_seconds(took)} that it does not hold whole are left out"
+        steps = Steps(steps.rule, steps.start[kept], steps.end[kept], steps.numbers[kept])
+    made.note("trace-truncated", text)
+    return steps
 
 
 def _with_modules(trace: SavedTrace, modules: Modules) -> tuple[SavedEvents, bool]:
@@ -459,8 +475,6 @@ def _note_damage(made: _Import, trace: SavedTrace) -> None:
         took = trace.left_out.seconds[why]
         time = f" of {format_seconds(took)}" if took else ", whose time is not known"
         made.note("trace-left-out", f"{name}: {count:,} of {trace.count:,} events{time} are {why}")
-    if trace.truncated:
-        made.note("trace-truncated", f"{name} ends in the middle: it was cut off as it was written")
 
 
 def _layer_row(traces: Sequence[SavedTrace]) -> Record:

@@ -277,6 +277,25 @@ def test_a_range_that_repeats_is_the_step_if_it_has_half_of_the_time(tmp_path):
             assert [row["wall_s"] for row in taken.added["steps"]] == pytest.approx([18e-6, 22e-6])
 
 
+def test_the_step_in_which_a_trace_was_cut_off_is_left_out(tmp_path):
+    mark = {"cat": "user_annotation"}
+    path = made_up(
+        tmp_path,
+        *((f"ProfilerStep#{number}", 100 * number, 100 * number + 90, mark) for number in range(3)),
+        *(("aten::mm", at, at + 5, {}) for at in (10, 110, 195, 210, 280)),
+    )
+    text = path.read_text("utf-8")
+    for cut, kept, said in ((text.index('"ts": 280'), 2, "1 step of 90.0 µs"), (-1, 2, "1 step")):
+        path.write_text(text[:cut], encoding="utf-8")
+        taken = take([path], Request())
+        assert [row["step"] for row in taken.added["steps"]] == list(range(kept))
+        assert sum(row["calls"] for row in taken.added["operators"]) == kept
+        [note] = [row for row in taken.added["notes"] if row["slug"] == "trace-truncated"]
+        assert said in note["text"]
+    path.write_text(text, encoding="utf-8")
+    assert len(take([path], Request()).added["steps"]) == 3
+
+
 def test_kernels_gaps_and_launches_of_a_device_and_old_spellings(tmp_path):
     mark = {"cat": "user_annotation"}
     call, kernel = {"cat": "cuda_runtime"}, {"cat": "kernel", "pid": 0, "tid": 7}
