@@ -23,13 +23,10 @@ from __future__ import annotations
 import ast
 import json
 import math
-import multiprocessing
-import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
@@ -147,8 +144,6 @@ _RANGES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(Dat
 
 # Bytes read at once: with the events decoded from them they fit no cache, but cost little memory.
 PIECE = 4 << 20
-# A file that is not compressed is read in parts of this size, in several processes.
-PART = 48 << 20
 # No single event is longer than this: torch's longest are stacks of frames.
 LONGEST = 64 << 20
 # A trace that unfolds into more than this is refused.
@@ -175,24 +170,15 @@ _AGAIN = "save the trace again, and wait until it is written"
 class _File:
     """The bytes of a trace, decompressed, as pieces of whole events; then the `header`.
 
-    `truncated` says that the file ends before its end. A part of a file begins with an event, at
-    `start`, and ends before one, at `stop`.
+    `truncated` says that the file ends before its end.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        most: int = MOST_BYTES,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        head: bytes | None = None,
-    ) -> None:
+    def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
         self.path = path
         self.header: dict[str, object] = {}
         self.truncated = False
         self.bytes = 0
-        self._most, self._start, self._stop, self._head = most, start, stop, head
+        self._most = most
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the events in pieces: some events with commas between, without the list's brackets.
@@ -201,7 +187,7 @@ class _File:
         """
         try:
             blocks = self._blocks()
-            text, head = self._begin(blocks) if self._head is None else (b"", self._head)
+            text, head = self._begin(blocks)
             for block in blocks:
                 text += block
                 if len(text) < PIECE:
@@ -213,32 +199,9 @@ class _File:
                     text = text[cut:].lstrip(b" \t\r\n,")
                 elif len(text) > LONGEST:
                     raise self.error(f"an event is longer than {LONGEST >> 20} MiB", _EXPORT)
-            yield self._end(text, head) if self._stop is None else text
+            yield self._end(text, head)
         except OSError as error:
             raise self.error(f"cannot be read: {error.strerror or error}") from error
-
-    def parts(self, size: int) -> list[_File]:
-        """Cut a file into parts of about `size` bytes; a compressed one stays whole."""
-        length = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            begin = file.read(PIECE)
-            if begin[:2] == GZIP or length < 2 * size or length > self._most:
-                return [self]
-            try:
-                text, head = self._begin(iter([begin]))
-            except RecordingError:
-                return [self]
-            edges = [len(begin) - len(text)]
-            for place in range(size, length - size, size):
-                file.seek(place)
-                cut = _CUT.search(file.read(PIECE))
-                if cut is not None:
-                    edges.append(place + cut.end())
-        stops = [*edges[1:], None]
-        return [
-            _File(self.path, start=start, stop=stop, head=head)
-            for start, stop in zip(edges, stops, strict=True)
-        ]
 
     def _begin(self, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
         """Return the text from the first event on, and the header before the events."""
@@ -280,13 +243,9 @@ class _File:
 
     def _blocks(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
-            unpack = None
-            if self._start == 0:
-                unpack = _unpacker() if file.read(2) == GZIP else None
-            file.seek(self._start)
-            left = math.inf if self._stop is None else self._stop - self._start
-            while block := file.read(int(min(PIECE, left))):
-                left -= len(block)
+            unpack = _unpacker() if file.read(2) == GZIP else None
+            file.seek(0)
+            while block := file.read(PIECE):
                 for part in [block] if unpack is None else unpack(block):
                     self.bytes += len(part)
                     if self.bytes > self._most:
@@ -554,29 +513,6 @@ class _Reader:
     def _unusual(self, phases: Sequence[str]) -> None:
         """Count ranges that are given as a begin and an end, which torch never does."""
         self.left_out.add(NO_END, sum(phase in ("B", "E") for phase in phases))
-
-    def add_part(self, other: _Reader) -> None:
-        """Add the events that another reader has read, with the numbers that they have here."""
-        columns, own, theirs = other.columns(), self.numbers, other.numbers
-        forwards = [0, *(own.forwards[key] + 1 for key in theirs.forwards)]
-        for name, known, given in (
-            ("name", own.names, theirs.names),
-            ("thread", own.threads, theirs.threads),
-            ("shape", own.shapes, theirs.shapes),
-            ("type", own.types, theirs.types),
-            ("value", own.values, theirs.values),
-        ):
-            numbers = np.array([known[key] for key in given] or [0], np.int64)
-            columns[name] = numbers[columns[name]]
-        columns["forward"] = np.array(forwards, np.int64)[columns["forward"]]
-        threads = [own.threads[key] for key in theirs.threads]
-        for arrows, more in ((self.begins, other.begins), (self.ends, other.ends)):
-            arrows.update({key: (threads[on], at) for key, (on, at) in more.items()})
-        for name, values in columns.items():
-            self._append(name, values.astype(_TYPES.get(name, np.int64), copy=False))
-        for why, events in other.left_out.events.items():
-            self.left_out.add(why, events, other.left_out.seconds[why])
-        self.count += other.count
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return all columns, in the order of the file."""
@@ -861,8 +797,9 @@ def read_trace(path: Path, most: int = MOST_BYTES) -> SavedTrace:
     `most` is how many bytes the trace may have, unfolded. Raises RecordingError where the file is
     no trace, is too large, or has no event of torch's; what is damaged is left out, and counted.
     """
-    file = _File(path, most)
-    reader = _read_file(file)
+    file, reader = _File(path, most), _Reader()
+    for piece in file.pieces():
+        reader.take(piece)
     columns = reader.columns()
     base = file.header.get("baseTimeNanoseconds", 0)
     if isinstance(base, int) and 0 < base < 1 << 61:
@@ -885,33 +822,6 @@ def read_trace(path: Path, most: int = MOST_BYTES) -> SavedTrace:
     return SavedTrace(
         path, events, functions, reader.count, file.header, file.truncated, reader.left_out
     )
-
-
-def _read_file(file: _File) -> _Reader:
-    """Read a file; a large one in parts, by as many processes as there are processors."""
-    try:
-        parts = file.parts(PART)
-    except OSError as error:
-        raise file.error(f"cannot be read: {error.strerror or error}") from error
-    processors = len(os.sched_getaffinity(0))
-    if len(parts) == 1 or processors == 1:
-        reader, _, _ = _read_part(file)
-        return reader
-    whole = _Reader()
-    # Forked: nothing has to be imported again, and no thread of ours runs.
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(min(processors, len(parts)), mp_context=context) as pool:
-        for reader, header, truncated in pool.map(_read_part, parts):
-            whole.add_part(reader)
-            file.header, file.truncated = header, truncated
-    return whole
-
-
-def _read_part(file: _File) -> tuple[_Reader, dict[str, object], bool]:
-    reader = _Reader()
-    for piece in file.pieces():
-        reader.take(piece)
-    return reader, file.header, file.truncated
 
 
 def _values(reader: _Reader, columns: Mapping[str, NDArray[Any]]) -> _Values:
