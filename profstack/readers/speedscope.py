@@ -162,7 +162,7 @@ def _profiles(parts: Mapping[str, Any], tree: _Tree) -> tuple[str | None, list[l
         if len(profiles) > 1:
             root = tree.child(0, _Frame(THREAD, None, _name(profile.get("name")) or f"{number}"))
         kind, unit = profile.get("type"), profile.get("unit")
-        if unit not in _UNITS:
+        if not isinstance(unit, str) or unit not in _UNITS:
             raise _DamagedError(f"a profile's unit is {str(unit)[:40]!r}, and not a time")
         if kind not in ("sampled", "evented"):
             raise _DamagedError(f"a profile's type is {str(kind)[:40]!r}")

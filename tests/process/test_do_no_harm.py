@@ -56,7 +56,13 @@ def test_script_is_unharmed_and_counted(name, pairs):
     with_data = ("recorded", "emitted")
     recorded = {row["name"] for row in report["layers"] if row["status"] in with_data}
     assert recorded >= {"cprofile", "torch"}, report["layers"]
-    assert {name for name in recorded if not report["tables"][DATA_OF.get(name, name)]} == set()
+    # On a busy machine another loop may take most time: a layer may have no slice in that one.
+    plans = {loop["plan"] for loop in report["step"]["loops"] if loop["reported"]}
+    elsewhere = {row["layer"] for row in report["slices"]} - {
+        row["layer"] for row in report["slices"] if row["plan"] in plans or not plans
+    }
+    empty = {name for name in recorded if not report["tables"][DATA_OF.get(name, name)]}
+    assert empty <= elsewhere
     parts, reason = [row["wall_s"] for row in report["run_bar"]], report["run_bar_reason"]
     # One that ends by os._exit or a signal leaves no end to divide to.
     assert bool(parts) is (reason is None) is bool(rows_of(pair.folder, _FINISHED))

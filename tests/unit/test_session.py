@@ -24,6 +24,7 @@ from tests.support import engine
 from tests.support.commands import fails
 from tests.support.engine import TARGETS
 from tests.support.reports import validate
+from tests.support.tables import of
 
 
 class Training(engine.Training):
@@ -100,9 +101,7 @@ def test_each_iteration_is_a_step_and_the_training_is_the_same(training):
             len(opened.steps(iter([])))
     assert training.losses == plain.losses
     report = opened.recording.to_dict()
-    assert engine.fields(report["step"], "rule counts_by_phase batch_size") == [
-        *("step", {"train": 60}, 8)
-    ]
+    assert of(report["step"], "rule counts_by_phase batch_size") == [*("step", {"train": 60}, 8)]
     assert (report["status"], report["slices"][-1]["kind"]) == ("complete", "watch")
     assert [row["status"] for row in report["layers"]] == ["recorded", "recorded"]
     validate(report)
@@ -401,10 +400,10 @@ def test_a_benchmark_is_told_all_that_was_asked_for(benches, tmp_path, capsys, m
     net = nn.Linear(3, 2).eval()
     recording = benchmark(net, torch.ones(5, 3), **asked, **limits, **more)
     (run,) = benches
-    assert engine.fields(vars(run.options), " ".join(asked)) == list(asked.values())
-    policy = engine.fields(vars(run.options.policy), "warmup repeat collect max_s max_warmup_s")
+    assert of(vars(run.options), " ".join(asked)) == list(asked.values())
+    policy = of(vars(run.options.policy), "warmup repeat collect max_s max_warmup_s")
     assert policy == [3, 7, True, 2.5, 2.5]
-    assert engine.fields(vars(run.subject), "name gradients batch_size") == ["net", True, 5]
+    assert of(vars(run.subject), "name gradients batch_size") == ["net", True, 5]
     assert recording.folder == folder
     assert capsys.readouterr().err == f"Wrote {folder / 'report.html'}\n"
     fact = facts_of(read_tables(folder))["bench"]

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from profstack.findings.rules import SURENESS
 from profstack.report import export, terminal
 from profstack.report.terminal import cells_of, ending, probe_effect_words, summary, table_text
 from profstack.storage.schema.report import REPORT
@@ -82,19 +83,19 @@ def test_a_run_ends_with_the_verdict_the_bar_and_what_to_do_first():
     rates += f"IQR {1e6 * mark['iqr_s']:.0f} µs, first step {1e3 * mark['first_step_s']:.1f} ms"
     # 78 cells: each part has one, and its share of the other 73 by largest remainders.
     parts = {"W": 34, "P": 15, "F": 12, "B": 15, "x": 2}
-    assert printed[:7] == [
-        f"verdict: {report['verdict']['sentence']}", "next: Do that.",
+    assert printed[:8] == [
+        f"verdict: {report['verdict']['sentence']}", "next: Do that.", SURENESS["likely"],
         "train.py: 101 steps, complete", f"clean step: median {median:.2f} ms  ({span})",
         f"            {rates}", "tensors at the peak of a step: 385 MiB",
         f"[{''.join(sign * count for sign, count in parts.items())}]"]  # fmt: skip
-    told = "   ".join(printed[7:9])
+    told = "   ".join(printed[8:10])
     for part in report["step_bar"]["parts"]:
         time = terminal.format_seconds(part["seconds"])
         assert f" {part['name']} {100 * part['share']:.0f} % ({time})" in told
     heads = [line for line in printed if re.match(r"\d\. |module|operator|function|layers", line)]
     wanted = "1. 2. 3. module operator function layers:"
     assert " ".join(head.split()[0] for head in heads) == wanted
-    assert ("(optimizer)" in told, printed[9], len(printed) <= 46) == (False, "", True)
+    assert ("(optimizer)" in told, printed[10], len(printed) <= 47) == (False, "", True)
 
 
 def test_what_is_not_known_is_left_out_and_rates_rest_on_the_steps_point():
@@ -251,8 +252,9 @@ def test_the_verdict_is_shown_with_the_figures_of_its_tests():
     row |= {"file": "a/train.py", "line": 20, "name": "batches", "calls": 812.0, "call_s": 2.4e-7}
     report["verdict"]["evidence"][2]["reason"] = "no peaks"
     printed = lines(report, terminal.verdict, 100)
-    assert "margin: 15 points" in printed[1]
-    assert printed[3].startswith("[WWW")
+    assert printed[1] == SURENESS["likely"]
+    assert "margin: 15 points" in printed[2]
+    assert printed[4].startswith("[WWW")
     median = report["benchmark"]["median_s"]
     waited, python = f"{450 * median:.2f} ms", f"{0.2e6 * median:.0f} µs"
     assert [re.split("  +", line) for line in printed[-4:]] == [
