@@ -165,7 +165,9 @@ def _audit(
     """Say what the figures are made from, and what was observed besides, with its cost."""
     selection = selections.get(name)
     if selection is None:
-        return []
+        if not len(own) or (own["plan"] == recorded.plan).any():
+            return []
+        return ["all its slices lie in other loops than the one that the figures are of"]
     slices = "1 slice" if len(selection.slices) == 1 else f"{len(selection.slices)} slices"
     lines = [f"{selection.in_words()} in {slices} ({selection.mode})"]
     if name == "cprofile" and (cost := cost_in_words(recorded)) is not None:

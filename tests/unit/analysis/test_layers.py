@@ -100,6 +100,20 @@ def test_a_layer_in_the_background_has_no_steps_of_its_own(run):
     assert ("no slice" in effects["watch"]["note"], "nvtx" in effects) == (True, False)
 
 
+def test_a_layer_whose_slices_are_all_of_another_loop_says_so(run):
+    run.clean(9, 0.2)
+    run.begin_plan("optimizer", "train")
+    run.cprofile([0.1])
+    run.torch([0.1, 0.1])
+    found = layers_of(run, cprofile="recorded", torch="recorded", flops="recorded")
+    assert [found[name]["steps"] for name in ("cprofile", "torch", "flops")] == [1, 2, 0]
+    assert ["other loops" in " ".join(row["audit"]) for row in found.values()] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_layer_counts_all_its_slices_and_says_which_its_figures_are_of(run):
     run.torch([0.05], number=1)
     run.clean(12)
