@@ -7,15 +7,13 @@ become one recording.
 from __future__ import annotations
 
 import datetime
-import sqlite3
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profstack.commands.options import open_page
-from profstack.errors import RecordingError, UsageError
+from profstack.errors import UsageError
 from profstack.report.files import recording_folder
 from profstack.storage.vocabulary import IMPORTS, WITH_DATA
 
@@ -243,35 +241,26 @@ def _behind(request: Request, rows: Mapping[str, Records]) -> Request:
 
 def _write(folder: Path, taken: Sequence[tuple[Format, Taken]]) -> None:
     """Write all rows and facts into the recording, and which files they are from."""
-    from profstack.storage.folder import Writer
+    from profstack.readers.formats import opened
     from profstack.storage.reader import Recorded, records
 
-    try:
-        with closing(Writer(folder)) as writer:
-            recorded = Recorded(folder)
-            for _, each in taken:
-                for layer, tables in each.tables.items():
-                    writer.declare(layer, tables)
-            layers = {row["name"]: row for row in records(recorded.frames["layers"])}
-            # Of a file that is imported again the later import counts.
-            files = {each["file"]: each for each in recorded.facts.get(IMPORTS, ())}
-            added: dict[str, list[Record]] = defaultdict(list)
-            for kind, each in taken:
-                layers |= {row["name"]: dict(row) for row in each.added.pop("layers", ())}
-                files |= {
-                    path.name: {"file": path.name, "format": kind.name} for path in each.files
-                }
-                for name, rows in each.added.items():
-                    added[name] += rows
-            replaced = {name: rows for _, each in taken for name, rows in each.replaced.items()}
-            writer.replace_all({**replaced, "layers": list(layers.values())})
-            writer.write(added)
-            for _, each in taken:
-                writer.facts(each.facts)
-            writer.facts({IMPORTS: list(files.values())})
-    except (sqlite3.Error, OSError) as error:
-        raise RecordingError(
-            f"the import cannot be written ({error})",
-            where=str(folder),
-            next_step="make room there or let it be written to, and import again",
-        ) from None
+    with opened(folder) as writer:
+        recorded = Recorded(folder)
+        for _, each in taken:
+            for layer, tables in each.tables.items():
+                writer.declare(layer, tables)
+        layers = {row["name"]: row for row in records(recorded.frames["layers"])}
+        # Of a file that is imported again the later import counts.
+        files = {each["file"]: each for each in recorded.facts.get(IMPORTS, ())}
+        added: dict[str, list[Record]] = defaultdict(list)
+        for kind, each in taken:
+            layers |= {row["name"]: dict(row) for row in each.added.pop("layers", ())}
+            files |= {path.name: {"file": path.name, "format": kind.name} for path in each.files}
+            for name, rows in each.added.items():
+                added[name] += rows
+        replaced = {name: rows for _, each in taken for name, rows in each.replaced.items()}
+        writer.replace_all({**replaced, "layers": list(layers.values())})
+        writer.write(added)
+        for _, each in taken:
+            writer.facts(each.facts)
+        writer.facts({IMPORTS: list(files.values())})

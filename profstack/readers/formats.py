@@ -6,15 +6,18 @@ all of them. Files of one format that are imported together belong to one run.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import stat
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from profstack.errors import UsageError
+from profstack.errors import RecordingError, UsageError
+from profstack.storage.folder import Writer
 from profstack.storage.schema.column import Record, Records
 from profstack.storage.schema.layer_table import LayerTable
 from profstack.storage.vocabulary import PROGRAM
@@ -123,6 +126,31 @@ def unreadable(
 ) -> UsageError:
     """Return the error of a file that cannot be imported."""
     return UsageError(what, where=str(path), next_step=next_step)
+
+
+def single(files: Sequence[Path], what: str) -> Path:
+    """Return the one file of a format that takes one at a time; UsageError where there are more."""
+    if len(files) > 1:
+        raise UsageError(
+            f"one {what} is imported at a time",
+            where=str(files[1]),
+            next_step="import it with -o into a recording of its own",
+        )
+    return files[0]
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Writer]:
+    """Open a recording to write an import into it; raise RecordingError where that fails."""
+    try:
+        with contextlib.closing(Writer(folder)) as writer:
+            yield writer
+    except (sqlite3.Error, OSError) as error:
+        raise RecordingError(
+            f"the import cannot be written ({error})",
+            where=str(folder),
+            next_step="make room there or let it be written to, and import again",
+        ) from None
 
 
 def imported_layer(

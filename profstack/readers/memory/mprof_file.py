@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from profstack.errors import UsageError
 from profstack.privacy import presentable_argv
 from profstack.readers.formats import (
     Format,
@@ -24,6 +23,7 @@ from profstack.readers.formats import (
     extremes,
     imported_layer,
     origin_of,
+    single,
     unreadable,
 )
 from profstack.storage.schema.column import Record
@@ -185,13 +185,7 @@ def _add_child(found: Readings, rest: str) -> None:
 
 def take(files: Sequence[Path], request: Request) -> Taken:
     """Read one file of mprof; see `Format`."""
-    if len(files) > 1:
-        raise UsageError(
-            "one file of mprof is imported at a time",
-            where=str(files[1]),
-            next_step="import it with -o into a recording of its own",
-        )
-    found = read(files[0])
+    found = read(single(files, "file of mprof"))
     first_s, last_s = found.memory[0][0], found.memory[-1][0]
     taken = Taken(files, [])
     origin_s = origin_of(request, first_s, taken, LAYER)

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profstack.code_owner import OWN, package_of, place_words
-from profstack.errors import UsageError
 from profstack.readers.formats import (
     Format,
     Request,
@@ -30,6 +29,7 @@ from profstack.readers.formats import (
     extremes,
     imported_layer,
     origin_of,
+    single,
     unreadable,
 )
 from profstack.readers.plain_pickle import PickleError, read_plain
@@ -533,13 +533,7 @@ _OF_SEGMENTS = (
 
 def take(files: Sequence[Path], request: Request) -> Taken:
     """Read one snapshot; see `Format`."""
-    if len(files) > 1:
-        raise UsageError(
-            "one snapshot is imported at a time",
-            where=str(files[1]),
-            next_step="import it with -o into a recording of its own",
-        )
-    snapshot = read(files[0])
+    snapshot = read(single(files, "snapshot"))
     numbers = sorted({each.device for each in snapshot.segments} | set(snapshot.history))
     if not numbers:
         raise unreadable(files[0], "has no segment and no history", "dump it while CUDA is in use")

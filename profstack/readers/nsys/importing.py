@@ -6,8 +6,6 @@ name, its users, every environment variable and other programs, and stays where 
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Literal, TypedDict
 
 from profstack.errors import RecordingError, UsageError
 from profstack.readers.device_gaps import S
-from profstack.readers.formats import Format, Request, Taken
+from profstack.readers.formats import Format, Request, Taken, opened
 from profstack.readers.nsys import rows as tables
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.capture import GRAPH, Capture
@@ -30,7 +28,7 @@ from profstack.readers.nsys.export_file import MAGIC, REPORTS, ExportFile
 from profstack.readers.nsys.rows import MOST_ROWS, REST, Rest
 from profstack.readers.nsys.steps import NO_STEPS, names_of, steps_of
 from profstack.readers.nvtx import DOMAIN, MODULE
-from profstack.storage.folder import Writer, read_tables
+from profstack.storage.folder import read_tables
 from profstack.storage.schema.column import Record
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from profstack.units import format_seconds
@@ -107,16 +105,9 @@ def import_file(
 
 def write_import(folder: Path, frames: dict[str, list[Record]], fact: NsysImport) -> None:
     """Write the result of `read_file` into the recording in `folder`."""
-    try:
-        with contextlib.closing(Writer(folder)) as writer:
-            writer.replace_all(frames)
-            writer.facts({FACT: fact})
-    except (sqlite3.Error, OSError) as error:
-        raise RecordingError(
-            f"the import cannot be written ({error})",
-            where=str(folder),
-            next_step="make room there or let it be written to, and import again",
-        ) from None
+    with opened(folder) as writer:
+        writer.replace_all(frames)
+        writer.facts({FACT: fact})
 
 
 def read_file(

@@ -69,7 +69,7 @@ def test_a_report_is_exported_first_into_a_folder_that_goes(export, tmp_path, en
 def test_a_recording_that_cannot_be_written_stays_as_it_is(export, folder, monkeypatch):
     with monkeypatch.context() as patch:
         full = MagicMock(side_effect=sqlite3.OperationalError("database or disk is full"))
-        patch.setattr(importing.Writer, "replace_all", full)
+        patch.setattr(Writer, "replace_all", full)
         with pytest.raises(RecordingError, match=f"{folder}.*disk is full"):
             importing.import_file(export, folder)
     assert "nsys" not in Recorded(folder).facts
