@@ -34,7 +34,8 @@ from profstack.storage.vocabulary import BACKWARD_RANGE, MODULE_PREFIX
 from profstack.units import format_seconds
 
 if TYPE_CHECKING:
-    from profstack.readers.torchtrace.saved_trace import SavedEvents, SavedTrace
+    from profstack.readers.torchtrace.saved_events import SavedEvents
+    from profstack.readers.torchtrace.saved_trace import SavedTrace
 
 LAYER, TOOL = "torch", "torch.profiler trace"
 _S = 1e-9

@@ -21,44 +21,35 @@ piece. It may come from anywhere and be damaged: what cannot be read is left out
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.errors import RecordingError
-from profstack.readers.formats import GZIP
 from profstack.readers.torchtrace.columns import (
-    Bools,
-    ColumnarEvents,
     Ints,
     Numbering,
-    RecordedInputs,
-    StringColumn,
 )
 from profstack.readers.torchtrace.events import (
-    ACCUMULATE,
     DEVICE_KINDS,
-    EVALUATE,
     HOST_KINDS,
     MEMORY_KIND,
     MEMORY_NAME,
     PYTHON_KIND,
     RUNTIME_KINDS,
 )
+from profstack.readers.torchtrace.saved_events import KIND_NUMBERS, EventValues, SavedEvents
+from profstack.readers.torchtrace.trace_file import MOST_BYTES, TraceFile
 
 # Events as JSON has them --------------------------------------------------------------------------
 #
@@ -116,23 +107,10 @@ _LONGEST_NS = 2.0**60
 # An event's begin where it has none, or one that is no time.
 _NO_TIME = -(1 << 62)
 
-# The activity types that tables are made of, by number.
-_KINDS = (*HOST_KINDS, MEMORY_KIND, *DEVICE_KINDS, *RUNTIME_KINDS, PYTHON_KIND)
-# Spelled so before torch 2.
-_KINDS_BEFORE = {
-    "Operator": "cpu_op",
-    "Kernel": "kernel",
-    "Memcpy": "gpu_memcpy",
-    "Memset": "gpu_memset",
-    "Runtime": "cuda_runtime",
-    "Python": PYTHON_KIND,
-}
-_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-_NUMBERS |= {old: _NUMBERS[kind] for old, kind in _KINDS_BEFORE.items()}
-_MEMORY, _PYTHON = _NUMBERS[MEMORY_KIND], _NUMBERS[PYTHON_KIND]
-_OPERATOR_NUMBER, _ANNOTATION_NUMBER = _NUMBERS["cpu_op"], _NUMBERS["user_annotation"]
-_ON_DEVICE = [_NUMBERS[kind] for kind in DEVICE_KINDS]
-_OF_RUNTIME = [_NUMBERS[kind] for kind in RUNTIME_KINDS]
+_MEMORY, _PYTHON = KIND_NUMBERS[MEMORY_KIND], KIND_NUMBERS[PYTHON_KIND]
+_OPERATOR_NUMBER, _ANNOTATION_NUMBER = KIND_NUMBERS["cpu_op"], KIND_NUMBERS["user_annotation"]
+_ON_DEVICE = [KIND_NUMBERS[kind] for kind in DEVICE_KINDS]
+_OF_RUNTIME = [KIND_NUMBERS[kind] for kind in RUNTIME_KINDS]
 _WITH_TIME = frozenset("Xi")
 _ARROWS = frozenset(("fwdbwd", "forward_backward"))
 _ARROW_BEGIN, _ARROW_END = "s", "f"
@@ -140,168 +118,12 @@ _ARROW_PHASES = frozenset((_ARROW_BEGIN, _ARROW_END))
 # Ranges that torch before 1.10 took for operators.
 _RANGES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#")
 
-# The file, in pieces ------------------------------------------------------------------------------
-
-# Bytes read at once: with the events decoded from them they fit no cache, but cost little memory.
-PIECE = 4 << 20
-# No single event is longer than this: torch's longest are stacks of frames.
-LONGEST = 64 << 20
-# A trace that unfolds into more than this is refused.
-MOST_BYTES = 16 << 30
-# The header before the events is no longer than this.
-_LONGEST_HEADER = 8 << 20
-
-# Between two events: any of these keys begins one.
-_CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|bp)"\s*:)')
-# The same as Kineto writes it.
-_KINETO_CUT, _AFTER = b'},\n  {\n    "ph"', 2
 # In a damaged piece: where an object ends or an event begins.
 _EDGE = re.compile(rb'\}(?=\s*,)|(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|bp)"\s*:)')
-_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_END = re.compile(rb"(?:^|\}|,)\s*\](?=\s*(?:[,}]|$))")
 # A damaged event is tried with this many pieces of text after it, since texts may hold a cut.
 _MOST_JOINED = 16
 _DURATION = re.compile(rb'"dur"\s*:\s*"?(\d+(?:\.\d*)?)')
-
-_EXPORT = "give a file that `export_chrome_trace` of torch.profiler wrote"
 _AGAIN = "save the trace again, and wait until it is written"
-
-
-class _File:
-    """The bytes of a trace, decompressed, as pieces of whole events; then the `header`.
-
-    `truncated` says that the file ends before its end.
-    """
-
-    def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
-        self.path = path
-        self.header: dict[str, object] = {}
-        self.truncated = False
-        self.bytes = 0
-        self._most = most
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the events in pieces: some events with commas between, without the list's brackets.
-
-        Raises RecordingError for a file that is no trace.
-        """
-        try:
-            blocks = self._blocks()
-            text, head = self._begin(blocks)
-            for block in blocks:
-                text += block
-                if len(text) < PIECE:
-                    continue
-                cut = _last_cut(text)
-                if cut:
-                    yield text[:cut]
-                    # The comma between the events.
-                    text = text[cut:].lstrip(b" \t\r\n,")
-                elif len(text) > LONGEST:
-                    raise self.error(f"an event is longer than {LONGEST >> 20} MiB", _EXPORT)
-            yield self._end(text, head)
-        except OSError as error:
-            raise self.error(f"cannot be read: {error.strerror or error}") from error
-
-    def _begin(self, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
-        """Return the text from the first event on, and the header before the events."""
-        text = b""
-        for block in blocks:
-            text += block
-            if not text.strip():
-                continue
-            start = text.removeprefix(b"\xef\xbb\xbf").lstrip()
-            if start.startswith(b"["):
-                return start[1:], b""
-            if not start.startswith(b"{"):
-                raise self.error("this is no Chrome trace", _EXPORT)
-            if (found := _LIST.search(start)) is not None:
-                return start[found.end() :], start[: found.end()]
-            if len(text) > _LONGEST_HEADER:
-                break
-        what = "this JSON file has no traceEvents" if text.strip() else "the file is empty"
-        raise self.error(what, _EXPORT)
-
-    def _end(self, text: bytes, head: bytes) -> bytes:
-        """Return the last events of the file, and read what is beside the events."""
-        for found in _END.finditer(text):
-            rest = text[found.end() :]
-            try:
-                if head:
-                    self.header = _object(head + b"]" + rest)
-                elif rest.strip():
-                    continue
-            except ValueError:
-                continue
-            return text[: found.end() - 1]
-        self.truncated = True
-        try:
-            self.header = _object(head + b"]}") if head else {}
-        except ValueError:
-            self.header = {}
-        return text
-
-    def _blocks(self) -> Iterator[bytes]:
-        with self.path.open("rb") as file:
-            unpack = _unpacker() if file.read(2) == GZIP else None
-            file.seek(0)
-            while block := file.read(PIECE):
-                for part in [block] if unpack is None else unpack(block):
-                    self.bytes += len(part)
-                    if self.bytes > self._most:
-                        what = f"the trace has more than {self._most >> 20:,} MiB"
-                        raise self.error(what, "record fewer steps with torch.profiler's schedule")
-                    yield part
-
-    def error(self, what: str, next_step: str = "") -> RecordingError:
-        """Return an error of this file."""
-        return RecordingError(what, where=str(self.path), next_step=next_step)
-
-
-def _unpacker() -> Callable[[bytes], Iterator[bytes]]:
-    """Return a function that decompresses a file of gzip block by block, as far as it is whole.
-
-    It never gives more than a piece at once: a few compressed bytes may unfold into a full disk.
-    """
-    packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
-
-    def unpack(block: bytes) -> Iterator[bytes]:
-        nonlocal packed
-        try:
-            while block:
-                yield packed.decompress(block, PIECE)
-                block = packed.unconsumed_tail
-                if packed.eof and packed.unused_data[:2] == GZIP:
-                    # Several files of gzip one behind the other are one file.
-                    block = packed.unused_data
-                    packed = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        except zlib.error:
-            return
-
-    return unpack
-
-
-def _object(text: bytes) -> dict[str, object]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("no object")
-    return {key: value for key, value in found.items() if key != "traceEvents"}
-
-
-def _last_cut(text: bytes) -> int:
-    """Return the place after the last event that surely ends here; 0 for none."""
-    at = text.rfind(_KINETO_CUT)
-    if at >= 0:
-        return at + 1
-    last = 0
-    # The cut is near the end, but for the longest events.
-    for start in (max(0, len(text) - (1 << 16)), 0):
-        for found in _CUT.finditer(text, start):
-            last = found.start() + 1
-        if last:
-            break
-    return last
-
 
 # Columns ------------------------------------------------------------------------------------------
 
@@ -399,7 +221,7 @@ class _Reader:
 
     def _add(self, events: Sequence[_Event], text: bytes) -> None:
         phases = list(map(_PHASE, events))
-        kinds = [_NUMBERS.get(kind, -1) for kind in map(_CATEGORY, events)]
+        kinds = [KIND_NUMBERS.get(kind, -1) for kind in map(_CATEGORY, events)]
         if not _USUAL_PHASES.issuperset(phases):
             self._unusual(phases)
         chosen = [
@@ -550,198 +372,6 @@ def _signed(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-# Events with the accessors of torch.profiler's ----------------------------------------------------
-
-_CUDA, _CPU = SimpleNamespace(name="CUDA"), SimpleNamespace(name="CPU")
-# The values of torch's `RecordScope` that can be recognised in a trace.
-_OPERATOR, _BACKWARD, _RANGE = 0, 1, 7
-# Accessors that give a column as it is.
-_PLAIN = {
-    "start_ns": "start",
-    "duration_ns": "duration",
-    "start_thread_id": "thread",
-    "sequence_nr": "sequence",
-    "correlation_id": "correlation",
-    "linked_correlation_id": "linked",
-    "device_index": "device",
-    "device_resource_id": "stream",
-    "nbytes": "nbytes",
-}
-
-
-@dataclass(frozen=True)
-class _Values:
-    """What the numbers in the columns mean, for all events of a trace."""
-
-    names: list[str]
-    shapes: list[list[list[int]]]
-    types: list[list[str]]
-    values: list[list[Any]]
-    # By the number of a forward thread, from 1; -1 where it is not known which one that is.
-    forward_threads: Ints
-
-
-class SavedEvents(ColumnarEvents):
-    """Events of a saved trace, as columns."""
-
-    def __init__(self, columns: Mapping[str, NDArray[Any]], values: _Values) -> None:
-        self.columns = columns
-        self.values = values
-
-    def __len__(self) -> int:
-        return len(self.columns["start"])
-
-    @overload
-    def __getitem__(self, place: int) -> SavedEvent: ...
-    @overload
-    def __getitem__(self, place: slice) -> SavedEvents: ...
-    def __getitem__(self, place: int | slice) -> SavedEvent | SavedEvents:
-        if isinstance(place, slice):
-            return self.at(np.arange(len(self))[place])
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        return SavedEvent(self, place)
-
-    def at(self, positions: Ints | Bools) -> SavedEvents:
-        """Return the events at these positions."""
-        columns = {name: values[positions] for name, values in self.columns.items()}
-        return SavedEvents(columns, self.values)
-
-    def with_ranges(
-        self, start: Ints, end: Ints, thread: Ints, names: Sequence[str]
-    ) -> SavedEvents:
-        """Return these events and further ranges, one for each name, at the end."""
-        known = Numbering()
-        ids = np.array([known[name] for name in names], np.int64) + len(self.values.names)
-        added: dict[str, Any] = dict.fromkeys(self.columns, 0)
-        added |= {"start": start, "duration": end - start, "thread": thread, "name": ids}
-        added |= {"kind": _ANNOTATION_NUMBER, "sequence": -1, "device": -1}
-        columns = {}
-        for name, values in self.columns.items():
-            more = np.broadcast_to(np.asarray(added[name], values.dtype), len(names))
-            columns[name] = np.concatenate((values, more))
-        return SavedEvents(columns, replace(self.values, names=[*self.values.names, *known]))
-
-    def integers(self, accessor: str) -> Ints:
-        """Return what an accessor that gives whole numbers returns for every event."""
-        columns = self.columns
-        if accessor == "fwd_thread_id":
-            threads: Ints = self.values.forward_threads[columns["forward"]]
-            return threads
-        if accessor == "is_user_annotation":
-            return np.asarray(columns["kind"] == _ANNOTATION_NUMBER, np.int64)
-        numbers: Ints = columns[_PLAIN[accessor]].astype(np.int64)
-        return numbers
-
-    def strings(self, accessor: str) -> StringColumn:
-        """Return the events' names, or their kinds (`activity_type`)."""
-        if accessor == "name":
-            return StringColumn.renumbered(self.columns["name"], self.values.names)
-        return StringColumn(self.columns["kind"].astype(np.int32), list(_KINDS))
-
-    def inputs(self) -> RecordedInputs:
-        """Return the recorded inputs of every event."""
-        values = self.values
-        columns = self.columns["shape"], self.columns["type"]
-        return RecordedInputs(columns[0], values.shapes, columns[1], values.types)
-
-    def of_kinds(self, kinds: Sequence[str]) -> SavedEvents:
-        """Return the events of these activity types."""
-        return self.at(np.isin(self.columns["kind"], [_NUMBERS[kind] for kind in kinds]))
-
-
-class SavedEvent:
-    """One event of a saved trace, with the accessors of torch.profiler's raw events."""
-
-    __slots__ = ("_at", "_columns", "_values")
-
-    def __init__(self, events: SavedEvents, at: int) -> None:
-        self._columns, self._values, self._at = events.columns, events.values, at
-
-    def _number(self, column: str) -> int:
-        return int(self._columns[column][self._at])
-
-    def name(self) -> str:
-        """Name of the operator, range or kernel."""
-        return self._values.names[self._number("name")]
-
-    def activity_type(self) -> str:
-        """Kind of activity: the trace's category."""
-        return _KINDS[self._number("kind")]
-
-    def start_ns(self) -> int:
-        """Begin since the epoch, if the trace has a base."""
-        return self._number("start")
-
-    def duration_ns(self) -> int:
-        """Time in nanoseconds; 0 for an instant."""
-        return self._number("duration")
-
-    def end_ns(self) -> int:
-        """End since the epoch, if the trace has a base."""
-        return self._number("start") + self._number("duration")
-
-    def start_thread_id(self) -> int:
-        """Number of the thread over all processes in the trace."""
-        return self._number("thread")
-
-    def sequence_nr(self) -> int:
-        """Number that an operator shares with its backward function; -1 for none."""
-        return self._number("sequence")
-
-    def fwd_thread_id(self) -> int:
-        """Thread of the forward operator, as `start_thread_id`; 0 for none, -1 if not known."""
-        return int(self._values.forward_threads[self._number("forward")])
-
-    def correlation_id(self) -> int:
-        """Number that a launch shares with its kernel, or an operator with its launches."""
-        return self._number("correlation")
-
-    def linked_correlation_id(self) -> int:
-        """Number of the operator that launched a kernel; 0 for none."""
-        return self._number("linked")
-
-    def shapes(self) -> list[list[int]]:
-        """Sizes of every input; empty for what is no tensor."""
-        return self._values.shapes[self._number("shape")]
-
-    def dtypes(self) -> list[str]:
-        """Types of every input, as C++ names them."""
-        return self._values.types[self._number("type")]
-
-    def concrete_inputs(self) -> list[Any]:
-        """Values of the inputs that are no tensors, None for those that are."""
-        return self._values.values[self._number("value")]
-
-    def nbytes(self) -> int:
-        """Bytes allocated; below 0 bytes freed."""
-        return self._number("nbytes")
-
-    def device_index(self) -> int:
-        """Number of the device; -1 on the host."""
-        return self._number("device")
-
-    def device_resource_id(self) -> int:
-        """Number of the stream."""
-        return self._number("stream")
-
-    def device_type(self) -> Any:
-        """Kind of device, an object with a `name`."""
-        return _CUDA if self.activity_type() in DEVICE_KINDS else _CPU
-
-    def scope(self) -> int:
-        """Scope of the record: 0 an operator, 1 a backward function, 7 a range."""
-        if self.is_user_annotation():
-            return _RANGE
-        name = self.name()
-        made = self._number("forward") and not name.startswith(EVALUATE)
-        return _BACKWARD if made or name == ACCUMULATE else _OPERATOR
-
-    def is_user_annotation(self) -> bool:
-        """Return whether it is a range of the script's or of torch's optimizers."""
-        return self._number("kind") == _ANNOTATION_NUMBER
-
-
 # A trace -----------------------------------------------------------------------------------------
 
 
@@ -764,7 +394,7 @@ class SavedTrace:
     @cached_property
     def kinds(self) -> list[str] | None:
         """Activity types of the events; None where all are the host's, as for `read_host`."""
-        of_host = [_NUMBERS[kind] for kind in (*HOST_KINDS, MEMORY_KIND)]
+        of_host = [KIND_NUMBERS[kind] for kind in (*HOST_KINDS, MEMORY_KIND)]
         if np.isin(self.events.columns["kind"], of_host).all():
             return None
         kinds = self.events.strings("activity_type")
@@ -797,7 +427,7 @@ def read_trace(path: Path, most: int = MOST_BYTES) -> SavedTrace:
     `most` is how many bytes the trace may have, unfolded. Raises RecordingError where the file is
     no trace, is too large, or has no event of torch's; what is damaged is left out, and counted.
     """
-    file, reader = _File(path, most), _Reader()
+    file, reader = TraceFile(path, most), _Reader()
     for piece in file.pieces():
         reader.take(piece)
     columns = reader.columns()
@@ -824,7 +454,7 @@ def read_trace(path: Path, most: int = MOST_BYTES) -> SavedTrace:
     )
 
 
-def _values(reader: _Reader, columns: Mapping[str, NDArray[Any]]) -> _Values:
+def _values(reader: _Reader, columns: Mapping[str, NDArray[Any]]) -> EventValues:
     """Decode the different inputs, and find the forward threads."""
     numbers = reader.numbers
     names = list(numbers.names)
@@ -833,7 +463,7 @@ def _values(reader: _Reader, columns: Mapping[str, NDArray[Any]]) -> _Values:
     if len(columns["kind"]):
         kind = columns["kind"]
         kind[is_range[columns["name"]] & (kind == _OPERATOR_NUMBER)] = _ANNOTATION_NUMBER
-    return _Values(
+    return EventValues(
         names,
         [_each(_size, text) for text in numbers.shapes],
         [_each(str, text) for text in numbers.types],

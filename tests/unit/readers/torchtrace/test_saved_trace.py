@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from profstack.errors import RecordingError
-from profstack.readers.torchtrace import saved_trace
+from profstack.readers.torchtrace import saved_trace, trace_file
 from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.events import EVALUATE, read_host
 from profstack.readers.torchtrace.saved_trace import read_trace
@@ -89,7 +89,7 @@ def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_p
         short = told(read_trace(path).events)
         assert len(short) > 20
         for size in (1, 2, 7, 100, 3000):
-            monkeypatch.setattr(saved_trace, "PIECE", size)
+            monkeypatch.setattr(trace_file, "PIECE", size)
             assert told(read_trace(path).events) == short
     # Cut off near its end.
     path.write_bytes(recorded.path.read_bytes()[:-4000])
@@ -100,7 +100,7 @@ def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_p
     path.write_bytes(gzip.compress(recorded.path.read_bytes()))
     for path in (recorded.path, tmp_path / "none"):
         for size in (4099, 1 << 20):
-            monkeypatch.setattr(saved_trace, "PIECE", size)
+            monkeypatch.setattr(trace_file, "PIECE", size)
             assert told(read_trace(path).events) == expected
 
 
@@ -208,10 +208,10 @@ def test_files_that_cannot_be_read_or_are_beyond_the_limits(saved, monkeypatch, 
     for path in (tmp_path / "missing.json", tmp_path):
         refuses("cannot be read", path)
     # They leave room for real traces.
-    assert 40 << 20 < saved_trace.LONGEST < 100 << 20
-    assert 5 << 30 < saved_trace.MOST_BYTES < 20 << 30
-    monkeypatch.setattr(saved_trace, "PIECE", 100)
-    monkeypatch.setattr(saved_trace, "LONGEST", 1_000)
+    assert 40 << 20 < trace_file.LONGEST < 100 << 20
+    assert 5 << 30 < trace_file.MOST_BYTES < 20 << 30
+    monkeypatch.setattr(trace_file, "PIECE", 100)
+    monkeypatch.setattr(trace_file, "LONGEST", 1_000)
     assert read_trace(saved(event("o" * 500, 1))).events
     refuses("an event is longer than", saved(event("o" * 5_000, 1)))
 
