@@ -3,6 +3,7 @@
 import pytest
 
 from profstack.compare import verdict
+from profstack.compare.places import Found
 from profstack.compare.verdict import answer, rounded
 from tests.support.tables import cases
 
@@ -68,3 +69,12 @@ def test_a_difference_that_nobody_would_notice_is_none_however_surely_it_is_know
         for share in (0.9, -0.9, 1.1, -1.1)
     ]
     assert slugs == ["same", "same", "slower", "faster"]
+
+
+@pytest.mark.parametrize(("ratio", "reach"), [(1.04, 0.5), (1.0, 0.01), (1.2, 0.01)])
+def test_what_counts_say_is_added_where_times_say_nothing(ratio, reach):
+    counted = [Found("/a/train.py", 7, "no longer fused"), Found(None, None, "aten::to 1 -> 3")]
+    found = answer("step", Totals(0.01, 0.01 * ratio), Noise(reach), [], counted)
+    told = found["slug"] == "slower"
+    words = "; certain, since counted: train.py:7 no longer fused, aten::to 1 -> 3"
+    assert found["sentence"].endswith(words) is not told, found["sentence"]
