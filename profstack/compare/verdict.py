@@ -94,7 +94,7 @@ def chosen(
 ) -> ComparisonVerdict:
     """Return the answer to give: the step's, unless the run alone changed.
 
-    Where both changed, the run's parts that no step explains are added to the sentence.
+    Else the run's parts that changed and that no step explains are added to the sentence.
     """
     if step is None:
         return run or no_answer()
@@ -110,11 +110,9 @@ def chosen(
     if not beside:
         return step
     told = ("faster", "slower")
-    if step["slug"] in told:
+    if step["slug"] in told or run["slug"] not in told:
         words = ", ".join(_seconds_part(part) for part in beside)
         return {**step, "sentence": f"{step['sentence']}; and in the run {words}"}
-    if run["slug"] not in told:
-        return step
     before_s, after_s = step["before_s"] or 0.0, step["after_s"] or 0.0
     scale, unit = _scale(max(before_s, after_s))
     times = f"{before_s / scale:.3g} -> {after_s / scale:.3g} {unit}"
