@@ -56,6 +56,7 @@ def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, wid
             levels = page.evaluate(_LEVELS)
             assert levels[:2] == [1, 2]
             assert all(to <= at + 1 for at, to in pairwise(levels)), (view, levels)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.evaluate(_OPEN)
             # What is around the view is the same in all views of a page.
             where = "document" if view == views[0] else f"'#view-{view}'"

@@ -40,7 +40,7 @@ def test_what_is_folded_is_open_on_paper_alone(opened):
 
 
 @pytest.mark.parametrize("make", [whole, bench])
-def test_all_that_is_empty_has_a_reason_and_all_numbers_an_origin(opened, make):
+def test_nothing_is_too_wide_and_all_has_a_reason_or_an_origin(opened, make):
     report = make()
     for name, table in report["tables"].items():
         for key in table[0] if table else ():
@@ -50,6 +50,12 @@ def test_all_that_is_empty_has_a_reason_and_all_numbers_an_origin(opened, make):
     page.evaluate("document.querySelectorAll('.empty-note input').forEach((one) => one.click())")
     page.settle()
     assert page.evaluate(snippet("silent")) + page.evaluate(snippet("untold")) == []
+    for width in (1400, 400):
+        page.resize(width, 900)
+        page.evaluate(snippet("scroll_through"))
+        page.settle()
+        # What reaches beyond the window without anything to scroll it with.
+        assert page.evaluate(snippet("beyond")) == [True, []], width
 
 
 # Where names stand on the page of each report.
@@ -60,15 +66,11 @@ NAMED = {
 
 
 @pytest.mark.parametrize("make", NAMED)
-def test_names_of_the_program_are_text_and_nothing_is_too_wide(opened, tmp_path, make):
+def test_names_of_the_program_are_text(opened, tmp_path, make):
     report = hostile(make(tmp_path / "r") if make is with_torch else make())
     page = opened(report, at="all", fresh=True)
-    for width in (1400, 400):
-        page.resize(width, 900)
-        page.evaluate(snippet("scroll_through"))
-        page.settle()
-        # What reaches beyond the window without anything to scroll it with.
-        assert page.evaluate(snippet("beyond")) == [True, []], width
+    page.evaluate(snippet("scroll_through"))
+    page.settle()
     assert page.evaluate(snippet("named_markup")) == [None, 0, 0]
     shown = texts(page, NAMED[make])
     assert [HOSTILE in one for one in shown] == [True] * (NAMED[make].count(",") + 1)
