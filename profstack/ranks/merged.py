@@ -20,13 +20,20 @@ from profstack.compare.places import Places
 from profstack.compare.sides import Side
 from profstack.ranks.straggler import (
     LEAST_LATE,
+    OWN_TIMES,
     Rank,
     StepTimes,
     largest_difference,
     lateness,
     straggler,
 )
-from profstack.storage.schema.rank_rows import RankPartRow, RankRow, RankStepRow, Straggler
+from profstack.storage.schema.rank_rows import (
+    RankPartRow,
+    RankRow,
+    RankStepRow,
+    RareLateness,
+    Straggler,
+)
 from profstack.storage.schema.report import Place, Report, ReportWarning, Verdict
 from profstack.units import format_seconds, format_share
 
@@ -84,7 +91,7 @@ def _others(rank: Rank, ranks: Sequence[Rank]) -> list[Rank]:
 def _places(ranks: Sequence[Rank], found: Straggler | None) -> dict[int, Place]:
     """Return the place of the straggler's largest difference to another rank, by its number."""
     rank = next((each for each in ranks if found and each.number == found["rank"]), None)
-    if rank is None:
+    if rank is None or found is None or found["rare"] is not None:
         return {}
     # The one in the middle stands for the others: their code is the same.
     others = sorted(_others(rank, ranks), key=lambda each: each.own_s or 0.0)
@@ -102,6 +109,14 @@ def _places(ranks: Sequence[Rank], found: Straggler | None) -> dict[int, Place]:
         if row["test"] == verdict["slug"] and file is not None and line is not None:
             return {rank.number: {"file": file, "line": line}}
     return {}
+
+
+def _doing(rank: Rank, rare: RareLateness) -> str:
+    """Return what the watch saw most in a slow step, in brackets; empty where it saw none."""
+    for row in rank.report["tables"]["outliers"]:
+        if row["doing"] and (row["index"] or 0) >= rare["first_step"]:
+            return f" ({row['doing']})"
+    return ""
 
 
 def _rank_rows(
@@ -156,7 +171,10 @@ def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
     steps = StepTimes(ranks)
     bins = np.array_split(np.arange(len(steps.numbers)), min(MOST_BINS, len(steps.numbers)) or 1)
     for rank in ranks:
-        late = steps.late_s(rank.number)
+        late = np.maximum.reduce(
+            [each for name in OWN_TIMES if len(each := steps.late_s(rank.number, name))]
+            or [np.zeros(0)]
+        )
         for at in bins if len(steps.numbers) else ():
             most = float(late[at].max()) if len(late) else None
             yield {
@@ -208,7 +226,10 @@ def _verdict(
     where = f" ({place_words(place['file'], place['line'])})" if place else ""
     difference = largest_difference(shown, _others(shown, ranks))
     why = ""
-    if difference is not None:
+    if found["rare"] is not None:
+        kinds = {"wait": "goes by before its model's first call", "cpu": "is CPU time of its own"}
+        why = f": that time {kinds[found['rare']['kind']]}{_doing(shown, found['rare'])}"
+    elif difference is not None:
         part, seconds = difference
         why = f": its {part} takes {format_seconds(seconds)} more than theirs{where}"
     # How sure the rank's own cause is says little of the comparison of ranks.

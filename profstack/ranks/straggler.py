@@ -18,23 +18,31 @@ from numpy.typing import NDArray
 
 from profstack.findings import rules
 from profstack.stats.summary import FloatArray
-from profstack.storage.schema.rank_rows import RareLateness, Straggler
+from profstack.storage.schema.rank_rows import Straggler
 from profstack.storage.schema.report import Report
 
 # A rank is late from this share of the step on. Equal ranks on two shared cores differ by less.
 LEAST_LATE = 0.15
 # Of its lateness, the part by which the others must be seen to wait longer than it does.
 _WAITED_FOR = 0.5
+# The clean steps agree where so many are late, by this part of its lateness in the median.
+_MOST_STEPS, _AGREES = 0.75, 0.3
+# Lateness that no clean step can show, of a sleep or a file, is believed from this share on.
+_VERY_LATE = 0.4
+# A rank that is late by chance is not late by so many times as much as any other.
+_BY_FAR = 3.0
 # A step in which a rank is late by more than this share of a usual one is a late step.
-_LATE_STEP = 0.3
+_LATE_STEP = 0.5
 # Lateness in some steps is news from this share of the time of all steps on.
 _LEAST_RARE = 0.05
 # Late steps that are more than this share are nearly all: then it is late from some step on.
 _NEARLY_ALL = 0.8
+# Fewer late steps are chance.
+_FEWEST_LATE = 3
 # Fewer steps on either side of a change say nothing of it.
 _FEWEST = 8
 # Figures of single steps that are a rank's own: collectives make the whole step equally long.
-_OWN = ("wait_s", "cpu_s")
+OWN_TIMES = ("wait_s", "cpu_s")
 # Parts of the step's bar that are no work of the rank's own.
 _NO_WORK = frozenset({"idle", "not attributed"})
 
@@ -100,8 +108,8 @@ def straggler(ranks: Sequence[Rank]) -> Straggler | None:
     steps = StepTimes(ranks)
     late = lateness(ranks)
     number = max(late, key=lambda key: late[key], default=None)
-    if number is not None and _is_waited_for(number, late[number], ranks):
-        rank = next(each for each in ranks if each.number == number)
+    rank = next((each for each in ranks if each.number == number), None)
+    if number is not None and rank is not None and _is_late(rank, late[number], ranks, steps):
         found = steps.change(number, (rank.step_s or 0.0) * _LATE_STEP)
         return {
             "rank": number,
@@ -113,13 +121,24 @@ def straggler(ranks: Sequence[Rank]) -> Straggler | None:
     return _in_some_steps(ranks, steps)
 
 
-def _is_waited_for(number: int, late_s: float, ranks: Sequence[Rank]) -> bool:
-    """Return whether a rank is late, and the others wait for as long as that."""
-    waits = {rank.number: rank.waits_s for rank in ranks if rank.waits_s is not None}
-    step_s = median(rank.step_s or 0.0 for rank in ranks)
-    others = [seconds for key, seconds in waits.items() if key != number]
-    waited = median(others) - waits[number]
-    return late_s >= LEAST_LATE * step_s and waited >= _WAITED_FOR * late_s
+def _is_late(rank: Rank, late_s: float, ranks: Sequence[Rank], steps: StepTimes) -> bool:
+    """Return whether a rank is late, the others wait for it, and its own steps show why.
+
+    How long ranks wait is known from a few traced steps, which a busy machine disturbs: either the
+    clean steps agree, most of them and by much of it, or it is very late by one part of the step.
+    """
+    waits = {each.number: each.waits_s for each in ranks if each.waits_s is not None}
+    step_s = median(each.step_s or 0.0 for each in ranks)
+    others = [seconds for key, seconds in waits.items() if key != rank.number]
+    waited = median(others) - waits[rank.number]
+    if late_s < LEAST_LATE * step_s or waited < _WAITED_FOR * late_s:
+        return False
+    for late in (steps.late_s(rank.number, name) for name in OWN_TIMES):
+        enough = len(late) >= _FEWEST and float(np.median(late)) >= _AGREES * late_s
+        if enough and float((late > 0.0).mean()) >= _MOST_STEPS:
+            return True
+    part = largest_difference(rank, [each for each in ranks if each is not rank])
+    return late_s >= _VERY_LATE * step_s and part is not None and part[1] >= _AGREES * late_s
 
 
 def _whole_node(rank: Rank, late: Mapping[int, float], ranks: Sequence[Rank]) -> bool:
@@ -133,36 +152,38 @@ def _whole_node(rank: Rank, late: Mapping[int, float], ranks: Sequence[Rank]) ->
 
 
 def _in_some_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
-    """Return a rank that is late in some steps alone, where these cost much in all."""
-    step_s = median(rank.step_s or 0.0 for rank in ranks)
-    best: Straggler | None = None
-    for rank in ranks:
-        late = steps.late_s(rank.number)
-        if not len(late) or not step_s:
-            continue
-        at = np.flatnonzero(late >= _LATE_STEP * step_s)
-        lost_s = float(late[at].sum())
-        if len(at) < 3 or lost_s < _LEAST_RARE * step_s * len(late):
-            continue
-        numbers = steps.numbers[at]
-        apart = np.diff(numbers)
-        usual = int(np.median(apart))
-        rare: RareLateness = {
-            "share": len(at) / len(late),
+    """Return the rank that is late in some steps alone, where these cost much in all.
+
+    On a busy machine each rank is late now and then: it has to be so by far more than the others.
+    """
+    limit = _LATE_STEP * median(rank.step_s or 0.0 for rank in ranks)
+    late = {(rank.number, name): steps.late_s(rank.number, name)
+            for rank in ranks for name in OWN_TIMES}  # fmt: skip
+    lost = {key: float(each[each >= limit].sum()) for key, each in late.items()}
+    number, name = max(lost, key=lambda key: lost[key])
+    own = late[number, name]
+    at = np.flatnonzero(own >= limit)
+    most = max((seconds for key, seconds in lost.items() if key[0] != number), default=0.0)
+    lost_s = lost[number, name]
+    too_little = lost_s < _LEAST_RARE * limit / _LATE_STEP * len(own) or lost_s < _BY_FAR * most
+    if len(at) < _FEWEST_LATE or too_little or limit <= 0.0:
+        return None
+    numbers = steps.numbers[at]
+    apart = np.diff(numbers)
+    usual = int(np.min(apart))
+    return {
+        "rank": number,
+        "late_s": lost_s / len(own),
+        "since_step": None,
+        "rare": {
+            "kind": "wait" if name == "wait_s" else "cpu",
+            "share": len(at) / len(own),
             "every": usual if usual > 1 and bool((apart % usual == 0).all()) else None,
             "first_step": int(numbers[0]),
-            "late_s": float(np.median(late[at])),
-        }
-        mean_s = lost_s / len(late)
-        if best is None or mean_s > best["late_s"]:
-            best = {
-                "rank": rank.number,
-                "late_s": mean_s,
-                "since_step": None,
-                "rare": rare,
-                "whole_node": False,
-            }
-    return best
+            "late_s": float(np.median(own[at])),
+        },
+        "whole_node": False,
+    }
 
 
 class StepTimes:
@@ -184,22 +205,19 @@ class StepTimes:
                 )
                 for number, steps in rows.items()
             }
-            for name in ("wall_s", *_OWN)
+            for name in ("wall_s", *OWN_TIMES)
         }
 
-    def late_s(self, number: int) -> FloatArray:
-        """Return by how much a rank is later than the others' median, for each step.
+    def late_s(self, number: int, name: str) -> FloatArray:
+        """Return by how much a rank's `wait_s` or `cpu_s` exceeds the others' median, by step.
 
-        By its wait before the model's first call, or by its CPU time: the larger. Empty where
-        neither is known of all ranks.
+        Empty where it is not known of all ranks.
         """
-        found = []
-        for name in _OWN:
-            values = self._values[name]
-            others = [each for key, each in values.items() if key != number]
-            if others and not any(np.isnan(each).any() for each in values.values()):
-                found.append(values[number] - np.median(others, axis=0))
-        return np.max(found, axis=0) if found else np.zeros(0)
+        values = self._values[name]
+        others = [each for key, each in values.items() if key != number]
+        if not others or any(np.isnan(each).any() for each in values.values()):
+            return np.zeros(0)
+        return np.asarray(values[number] - np.median(others, axis=0))
 
     def largest(self, name: str, number: int, at: NDArray[np.int64]) -> float | None:
         """Return the largest `wall_s`, `wait_s` or `cpu_s` of a rank in some of the steps."""
@@ -208,12 +226,13 @@ class StepTimes:
 
     def change(self, number: int, limit_s: float) -> int | None:
         """Return the step from which on a rank is late by `limit_s`; None: from the first on."""
-        late = self.late_s(number) >= limit_s
-        counts = np.cumsum(late)
-        for at in range(_FEWEST, len(late) - _FEWEST):
-            before, after = counts[at - 1] / at, (counts[-1] - counts[at - 1]) / (len(late) - at)
-            if late[at] and before <= 1.0 - _NEARLY_ALL and after >= _NEARLY_ALL:
-                return int(self.numbers[at])
+        for late in (self.late_s(number, name) >= limit_s for name in OWN_TIMES):
+            counts = np.cumsum(late)
+            for at in range(_FEWEST, len(late) - _FEWEST):
+                before = counts[at - 1] / at
+                after = (counts[-1] - counts[at - 1]) / (len(late) - at)
+                if late[at] and before <= 1.0 - _NEARLY_ALL and after >= _NEARLY_ALL:
+                    return int(self.numbers[at])
         return None
 
 

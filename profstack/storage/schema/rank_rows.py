@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from profstack.storage.schema.column import Clean, Counted, Fact, Figure, Text, Whole, cell, empty
 
@@ -102,6 +102,9 @@ class RankStepRow(TypedDict):
 class RareLateness(TypedDict):
     """Steps in which one rank was late, where it is not late in all of them."""
 
+    kind: Annotated[
+        Literal["wait", "cpu"], "wait: before the model's first call; cpu: by its CPU time"
+    ]
     share: Annotated[float, "share of its steps"]
     every: Annotated[Whole, "steps from one to the next; null where that changes"]
     first_step: Annotated[int, "the first of them"]
