@@ -65,7 +65,7 @@ IN_PLACE = {
 @pytest.mark.parametrize("words", IN_PLACE)
 def test_only_files_of_the_folder_are_read_and_written(folder, place, words):
     check_files(folder)
-    hostile.DAMAGES[f"{words} in place of {place}"](folder)
+    hostile.IN_PLACE[words](folder / place)
     said = refused(check_files, folder)
     assert f"{folder / place}: " in said
     assert IN_PLACE[words] in said
