@@ -206,11 +206,13 @@ class PageKind:
 
 # One template each, `view-NAME.html.j2`, in the order of the navigation.
 _VIEWS = (
-    *("overview", "modules", "operators", "kernels", "python", "source", "memory", "flops"),
-    *("benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
+    *("overview", "ranks", "modules", "operators", "kernels", "python", "source", "memory"),
+    *("flops", "benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
 )
 STYLES = ("page.css", "bench.css", "trees.css", "overview.css")
-_REPORT = PageKind("main.js", (*STYLES, "source.css", "method.css"), "report.json", "report")
+_REPORT = PageKind(
+    "main.js", (*STYLES, "source.css", "method.css", "ranks.css"), "report.json", "report"
+)
 
 
 def render(report: Report, *, base: str = "") -> str:

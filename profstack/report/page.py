@@ -41,6 +41,7 @@ from profstack.report.page_tables import (
 from profstack.report.trees import CallTree, ModulePicture, call_tree, module_picture
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.nsys_rows import NsysMemoryRow
+from profstack.storage.schema.rank_rows import RankRow
 from profstack.storage.schema.report import Report, SliceFacts, SourceText, Tables
 from profstack.storage.schema.rows import CounterRow, LineRow, Profiled
 
@@ -132,6 +133,28 @@ def held_series(records: Sequence[NsysMemoryRow], most: int = MOST_ROWS) -> list
     return sorted(kept[:most], key=lambda record: number(record["t_s"]))
 
 
+# Ranks that are drawn, each with its bar and its row of steps.
+MOST_RANKS = 128
+
+
+def drawn_ranks(rows: Sequence[RankRow], notes: Report, most: int = MOST_RANKS) -> set[int | None]:
+    """Return the ranks to draw: all of them, or of each group of neighbours the latest.
+
+    The straggler, of the facts in `notes`, is always among them.
+    """
+    facts = notes.get("ranks")
+    found = facts["straggler"] if facts else None
+    there = [row for row in rows if row["status"] != "missing"]
+    size = max(math.ceil(len(there) / most), 1)
+
+    def lateness(row: RankRow) -> tuple[bool, float]:
+        is_straggler = found is not None and row["rank"] == found["rank"]
+        return is_straggler, -math.inf if row["late_s"] is None else row["late_s"]
+
+    groups = (there[at : at + size] for at in range(0, len(there), size))
+    return {max(group, key=lateness)["rank"] for group in groups}
+
+
 # The page ---------------------------------------------------------------------------------------
 
 _WHERE = "clean or raw slices of profstack's clock, or torch's slices"
@@ -193,6 +216,7 @@ _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
     "processes", "nsys", "imports", "columns_reason", "columns_source", "requests", "tokens",
+    "ranks",
 )  # fmt: skip
 
 
@@ -281,10 +305,16 @@ def _tables(tables: Tables, notes: Report) -> dict[str, PageTable]:
     for name in ("memory_lines", "watch_lines"):
         made[name] = line_table(name, tables["lines"], notes)
     ranges = tables.get("nsys_ranges") or []
+    drawn = drawn_ranks(tables.get("ranks") or [], notes)
+    of_ranks = {
+        name: [row for row in rows.get(name) or [] if row["rank"] in drawn]
+        for name in ("rank_parts", "rank_steps")
+    }
     trees: dict[str, Sequence[AnyRow]] = {
         "modules": forward_only(module_records(tables["modules"])),
         "call_paths": path_records(tables.get("call_paths") or []),
         "nsys_ranges": path_records(ranges, MOST_ROWS, ("wall_s", "device_s")),
+        **of_ranks,
     }
     for name, kept in trees.items():
         # The rows around a kept row are kept too: these tables are cut already.

@@ -34,6 +34,7 @@ from profstack.report.terminal_tables import (
     is_import_alone,
     nsys_line,
     peak_bytes,
+    print_ranks,
     print_top_tables,
 )
 from profstack.storage.schema.column import Table
@@ -74,6 +75,7 @@ def summary(report: Report, *, width: int, colour: bool) -> str:
         if report["benchmark"]["median_s"] is not None and not is_import_alone(report):
             screen.line()
     _print_verdict(screen, report)
+    print_ranks(screen, report)
     _print_run(screen, report)
     _print_bar(screen, report)
     parts = _drawn_parts(report)
@@ -200,6 +202,7 @@ def ending(report: Report, *, width: int, colour: bool) -> str:
     _print_verdict(screen, report)
     _headline(screen, report)
     screen.paragraph("; ".join(_rates(report)), "", "  ")
+    print_ranks(screen, report)
     _print_run(screen, report)
     _print_bar(screen, report)
     screen.gap()

@@ -13,6 +13,7 @@ from profstack.report.overview import counter_of_record, held_at_peak
 from profstack.report.page_tables import AnyRow, forward_only, operators_by_name, weight
 from profstack.report.screen import WIDE, Screen, figure, label, short_name
 from profstack.storage.schema.nsys_rows import NsysStepRow
+from profstack.storage.schema.rank_rows import RankRow
 from profstack.storage.schema.report import Processes, Report
 from profstack.storage.schema.rows import FunctionRow
 from profstack.units import format_bytes, format_count, format_seconds
@@ -148,6 +149,57 @@ def print_modules(screen: Screen, report: Report, most: int, *, parts: bool = Tr
     room = screen.width - (57 if wide else 32) - 10 * rate
     shown = [key for key, is_shown in columns.items() if is_shown]
     _print_rows(screen, "module", named, shown, room)
+
+
+# The ranks of a launch: the straggler and so many others.
+_OTHER_RANKS = 7
+
+
+def print_ranks(screen: Screen, report: Report) -> None:
+    """Print the latest ranks after an empty line; nothing in the report of one process."""
+    facts = report.get("ranks")
+    if not facts:
+        return
+    found = facts["straggler"]
+    late = weight("late_s")
+
+    def lateness(row: RankRow) -> tuple[bool, bool, float]:
+        is_straggler = found is not None and row["rank"] == found["rank"]
+        return is_straggler, row["status"] == "missing", late(row)
+
+    rows = sorted(report["tables"]["ranks"], key=lateness, reverse=True)
+    times = ("step_s", "own_s", "waits_s", "late_s") if screen.width >= _NARROW else ("late_s",)
+    wide = screen.width >= _NARROWEST
+    headings = [("rank", "r"), *((_TIMES_OF_RANK[key], "r") for key in times)]
+    screen.gap()
+    screen.table(
+        [*headings, *([("largest part", "l"), ("place", "l")] if wide else [])],
+        [
+            [
+                str(row["rank"]),
+                *(figure(key, row.get(key)) for key in times),
+                *((_part_words(row), _place_of(row)) if wide else ()),
+            ]
+            for row in rows[: _OTHER_RANKS + 1]
+        ],
+    )
+    if (left := len(rows) - _OTHER_RANKS - 1) > 0:
+        screen.line(f"{left} more: profstack show --table ranks")
+    screen.gap()
+
+
+_TIMES_OF_RANK = {"step_s": "step", "own_s": "own", "waits_s": "waits", "late_s": "late"}
+
+
+def _part_words(row: RankRow) -> str:
+    """Return the part that takes more time than on the other ranks; why a rank has no report."""
+    if row["status"] == "missing":
+        return row["ended"] or row["status"]
+    return f"{row['part']} +{format_seconds(row['part_s'])}" if row["part"] else "–"
+
+
+def _place_of(row: RankRow) -> str:
+    return "–" if row["file"] is None else place_words(row["file"], row["line"])
 
 
 # Highlights ---------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ import { drawHeader, overviewView } from "./overview.js";
 import { startPage } from "./page.js";
 import { pythonView } from "./python.js";
 import { rangesView } from "./ranges.js";
+import { ranksView } from "./ranks.js";
 import { sourceView } from "./source.js";
 
 // In the order of the navigation.
 const VIEWS = [
   overviewView,
+  ranksView,
   modulesView,
   operatorsView,
   kernelsView,
@@ -36,7 +38,7 @@ const VIEWS = [
 function main() {
   startPage(
     () => VIEWS,
-    (page) => drawHeader(page.facts),
+    (page) => drawHeader(page.facts, page.base),
   );
 }
 

@@ -12,6 +12,7 @@ import {
   command,
   el,
   figure,
+  fileLink,
   formatCount,
   formatPercent,
   formatSeconds,
@@ -52,7 +53,7 @@ export const overviewView = {
   ],
 };
 
-export function drawHeader(facts) {
+export function drawHeader(facts, base) {
   const run = facts.run || {};
   const script = byId("script");
   script.textContent = visible(
@@ -79,7 +80,31 @@ export function drawHeader(facts) {
     isNumber(run.duration_s) ? el("span", {}, formatSeconds(run.duration_s)) : "",
     el("span", {}, facts.step?.count || 0, " ", term("step", "steps")),
     run.stopped_by ? el("span", {}, "stopped by " + run.stopped_by) : "",
+    ...whichRank(facts, base),
   );
+}
+
+// Of which rank the figures are, where there are several, and the way to all of them.
+function whichRank({ ranks, run }, base) {
+  if (ranks)
+    return [
+      el(
+        "span",
+        { class: "which" },
+        "figures of rank " + ranks.shown + " of " + (ranks.world_size ?? ranks.count),
+        "; all ranks: ",
+        el("a", { href: "#ranks" }, "Ranks"),
+      ),
+    ];
+  if (!isNumber(run?.rank) || !(run.world_size > 1)) return [];
+  return [
+    el(
+      "span",
+      { class: "which" },
+      "rank " + run.rank + " of " + run.world_size + ", ",
+      fileLink(base, "../report.html", "all ranks"),
+    ),
+  ];
 }
 
 function drawOverview(page) {

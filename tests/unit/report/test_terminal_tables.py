@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
+
 from profstack.report import terminal_tables as module
 from profstack.report.screen import Screen
 from tests.support.full_report import full
 from tests.support.nsys_recordings import fact
+from tests.support.rank_reports import of_ranks
 from tests.support.reports import build, row, rows
 
 MIB = 2**20
@@ -215,3 +218,25 @@ def test_an_import_alone_has_ranges_and_kernels():
     figures = ((f"Net.{at}", 1.0, at / 1e3, 0.5 / at) for at in (2, 3, 5))
     tables["nsys_modules"] = rows("nsys_modules", "path calls host_s device_s", *figures)
     assert [name for name, *_ in printed(report, 2)["range"][1]] == ["Net.5", "Net.3"]
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 40])
+def test_ranks_begin_with_the_straggler_and_say_how_many_are_left(count):
+    report = of_ranks(count, straggler=0, missing=(1,))
+    screen = Screen(100, colour=False)
+    module.print_ranks(screen, report)
+    head, *rows = screen.text().splitlines()[1:]
+    assert head.split() == ["rank", "step", "own", "waits", "late", "largest", "part", "place"]
+    straggler = "0 50.0 ms 44.0 ms 6.00 ms 33.0 ms data wait +31.0 ms train.py:61"
+    assert " ".join(rows[0].split()) == straggler
+    assert " ".join(rows[1].split()) == "1 – – – – it left no report –"
+    latest = [str(rank) for rank in range(count - 1, 1, -1)][:6]
+    assert [line.split()[0] for line in rows[2:8]] == latest
+    left = [f"{count - 8} more: profstack show --table ranks"] if count > 8 else []
+    assert [line for line in rows[2:] if "more" in line] == left
+
+
+def test_one_process_has_no_table_of_ranks():
+    screen = Screen(80, colour=False)
+    module.print_ranks(screen, build())
+    assert screen.text().strip() == ""

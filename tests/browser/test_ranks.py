@@ -1,0 +1,133 @@
+"""ranks.js: the sentence, bars on one scale, the heat map, the table, and what the header says."""
+
+from itertools import pairwise
+
+import pytest
+
+from tests.support.browser import column, count, snippet, texts
+from tests.support.lab import changed, page_of, records_of
+from tests.support.rank_reports import of_ranks
+from tests.support.reports import HOSTILE, hostile
+
+MAP = "#rank-steps .heat"
+
+
+def told(lab):
+    """What the heat map's readout says."""
+    return lab.all("#rank-steps .heat-read")[0]
+
+
+def test_bars_are_on_one_scale_and_name_own_time_and_waits(lab):
+    report = of_ranks(3, missing=(2,))
+    # Rank 0 takes half as long as the straggler, part by part.
+    for part in report["tables"]["rank_parts"]:
+        part["time_s"] *= 0.5 if part["rank"] == 0 else 1
+    lab.view(page_of(report), "ranks")
+    assert lab.all("#rank-sentence .verdict") == [report["verdict"]["sentence"]]
+    assert "2 ranks of 3 with a report; without: 2." in lab.all("#rank-sentence .quiet")[0]
+    assert lab.all(".rank-row .composition", "one.style.width") == ["50%", "100%"]
+    widths = "[...one.children].map((each) => parseFloat(each.style.width))"
+    own = lab.all(".rank-row .stack", widths)
+    assert own == [pytest.approx([22, 78]), pytest.approx([88, 12])]
+    figures = ["50.0 ms own 11.0 ms, waits 39.0 ms", "50.0 ms own 44.0 ms, waits 6.00 ms"]
+    assert lab.all(".rank-figures")[:2] == figures
+    assert lab.all(".rank-row.straggler .rank-name a", "one.getAttribute('href')") == [
+        "./rank-00001/report.html"
+    ]
+    # A rank without a report has its reason, and no page to go to.
+    missing = ".rank-row:nth-child(3)"
+    assert lab.all(missing) == ["rank 2it left no report– own –, waits –"]
+    assert lab.all(f"{missing} a") == []
+
+
+def test_the_map_has_a_colour_for_each_figure_and_is_read_by_keys_and_pointer(lab):
+    lab.view(page_of(of_ranks(2, steps=4)), "ranks")
+    # Square roots of 1, 4, 9 and 16 parts of the largest on 12 levels; a rank not late is as 0.
+    found = lab.all(f"{MAP} path", "[one.dataset.level, one.getAttribute('d')]")
+    levels = {level: path.split("v")[0] for level, path in found}
+    assert [*levels] == ["0", "3", "6", "8", "11"]
+    assert (levels["0"], levels["11"]) == ("M0 0h4", "M3 1h1")
+    assert lab.all("#rank-steps .span-ends span") == ["0 s", "12.0 ms", "48.0 ms"]
+    assert told(lab) == "Most: rank 1, steps 26 to 27: late by 48.0 ms."
+    event = "new KeyboardEvent('keydown', {key: '%s'})"
+    press = f"document.querySelector('{MAP}').dispatchEvent({event})"
+    seen = []
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp", "Home"):
+        lab.js(f"({press % key}, 0)")
+        seen.append(told(lab))
+    assert seen == [
+        "rank 1, steps 26 to 27: late by 48.0 ms.", "rank 1, steps 24 to 25: late by 27.0 ms.",
+        *["rank 0, steps 24 to 25: late by: never late."] * 2,
+        "rank 1, steps 26 to 27: late by 48.0 ms.",
+    ]  # fmt: skip
+    lab.js("""(() => { const drawing = document.querySelector('#rank-steps svg');
+      const box = drawing.getBoundingClientRect();
+      drawing.dispatchEvent(new MouseEvent('mousemove', {clientX: box.left + box.width * 0.3,
+        clientY: box.top + box.height * 0.9})); return 0; })()""")
+    tip = lab.js("T.dom.tip.textContent")
+    assert tip.startswith("rank 1, steps 22 to 23late by12.0 msstep50.1 ms")
+    lab.press("#rank-steps", "CPU")
+    assert lab.all("#rank-steps > div:not(.choice)") == ["Nothing to draw: too short to read."]
+    lab.press("#rank-steps", "step")
+    # Above the shortest step: 50 ms are no more than where the colours begin.
+    assert lab.all("#rank-steps .span-ends span")[::2] == ["50.0 ms", "50.3 ms"]
+
+
+def test_many_ranks_are_one_screen_and_the_straggler_is_named(lab):
+    lab.view(page_of(of_ranks(64, straggler=41)), "ranks")
+    assert lab.all(f"{MAP} svg", "one.getAttribute('height')") == [str(64 * 9)]
+    named = lab.all(".heat-names span")
+    assert "rank 41" in named
+    assert not {"rank 40", "rank 42"} & {*named}
+    tops = sorted(lab.all(".heat-names span", "parseFloat(one.style.top)"))
+    assert min(after - before for before, after in pairwise(tops)) >= 15
+    # The latest in sight, in the order of ranks; the others are folded.
+    shown = lab.all(".rank-rows > .rank-row .rank-name > a")
+    assert shown == [f"rank {rank}" for rank in (41, *range(49, 64))]
+    assert len(lab.all(".rank-rows details .rank-row")) == 48
+
+
+def test_of_very_many_ranks_the_latest_of_each_group_is_drawn(lab):
+    page = page_of(of_ranks(1024, straggler=515, steps=3))
+    lab.view(page, "ranks")
+    # Ranks are the later the higher their number, but for the straggler.
+    drawn = [one["rank"] for one in records_of(page, "rank_steps")[::3]]
+    assert drawn == [515 if rank == 519 else rank for rank in range(7, 1024, 8)]
+    assert lab.all(f"{MAP} svg", "one.getAttribute('viewBox')") == ["0 0 3 128"]
+    assert "128 of 1,024 ranks" in lab.all("#rank-steps > p:last-child")[0]
+    assert page["tables"]["ranks"]["total"] == 1024
+
+
+def test_a_report_without_common_steps_says_so(lab):
+    page = page_of(of_ranks(2))
+    lab.view(changed(page, tables__rank_steps=None, facts__verdict=None), "ranks")
+    assert "none can be compared" in lab.all("#rank-steps")[0]
+    assert "No verdict" in lab.all("#rank-sentence")[0]
+
+
+def test_the_table_and_the_header_lead_to_the_ranks(opened):
+    page = opened(of_ranks(3, straggler=2), at="ranks")
+    assert texts(page, "#status .which") == ["figures of rank 2 of 3; all ranks: Ranks"]
+    assert texts(page, "#views a")[:2] == ["Overview", "Ranks"]
+    assert [one.rstrip("#") for one in column(page, "#rank-table", 1)] == ["2", "1", "0"]
+    row = "[...document.querySelectorAll('#rank-table tbody tr:first-child a')]"
+    ways = page.evaluate(f"{row}.map((one) => one.getAttribute('href'))")
+    assert ways == ["./rank-00002/report.html", "#ranks/2", "#source/train.py%3A61"]
+    page.go("source/train.py%3A61")
+    assert texts(page, "#note") == [""]
+    # A rank's own page leads back.
+    own = of_ranks(3, straggler=2) | {"ranks": None}
+    page = opened(own, at="")
+    assert texts(page, "#status .which") == ["rank 2 of 3, all ranks"]
+    way = page.evaluate("document.querySelector('.which a').getAttribute('href')")
+    assert way == "./../report.html"
+    assert count(page, "#view-ranks") == 0
+
+
+def test_names_of_programs_are_text_on_a_narrow_page(opened):
+    page = opened(hostile(of_ranks(2)), at="ranks", width=400)
+    page.evaluate(snippet("scroll_through"))
+    assert page.evaluate(snippet("strange")) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert f"{HOSTILE}data wait" in texts(page, "#rank-bars .legend li")
+    assert page.evaluate("window.broken === undefined")
