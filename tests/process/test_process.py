@@ -103,32 +103,6 @@ def test_the_environments_own_sitecustomize_runs_as_ever(folder, both, monkeypat
     assert "ZeroDivisionError" in errors
 
 
-# What of us a process holds: the finder of an editable installation is not ours.
-TELL = """
-import os, sys
-names = (*sys.modules, *(type(finder).__module__ for finder in sys.meta_path), *os.environ)
-print([name for name in names if name.lower().split(".")[0].split("_")[0] == "profstack"])
-"""
-SPAWN = f"""
-import multiprocessing, subprocess, sys
-def tell():
-    exec({TELL!r})
-if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=tell)
-    process.start()
-    process.join()
-    subprocess.run([sys.executable, '-c', {TELL!r}])
-    from profstack.launch import child
-    print(child.is_armed())
-"""
-
-
-def test_the_script_is_armed_and_its_children_are_not(folder, both):
-    (folder / "spawn.py").write_text(SPAWN)
-    plain, seen = both("spawn.py")
-    assert (plain[:2], seen[:2]) == ((0, "[]\n[]\nFalse\n"), (0, "[]\n[]\nTrue\n"))
-
-
 def test_what_stands_for_torch_fails_as_ever_or_is_left_alone(folder, both):
     (folder / "train.py").write_text("def main():\n    import torch\n\nmain()\n")
     for text in ("def f():\n    1/0\nf()\n", "x = (\n"):
