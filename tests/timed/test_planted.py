@@ -15,20 +15,6 @@ from tests.support.tables import cases, of
 
 STARVED = CHECKOUT / "benchmarks" / "programs" / "data_starved__no_workers"
 MIB = 2**20
-# A model that is only asked, in training mode and with gradients, and solves equations.
-ASKED = """
-import torch
-from torch import nn
-class Whitening(nn.Module):
-    def forward(self, x):
-        features = x.flatten(2)
-        covariance = features @ features.mT + torch.eye(features.shape[1])
-        return torch.linalg.inv(covariance) @ features
-model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), Whitening())
-images = torch.randn(8, 3, 24, 24)
-for _ in range(100):
-    model(images).mean().item()
-"""
 # It counts its hits one by one, and its optimizer goes through many small tensors.
 TRAINED = """
 import torch
@@ -147,7 +133,6 @@ MARKED = marked(HEAVY)
 _USUAL = "torch,cprofile"
 PROGRAMS = {
     "starved": ((STARVED / "bad.py").read_text(), _USUAL),
-    "asked": (ASKED, "torch,flops,memory"),
     "trained": (TRAINED, "torch,cprofile,nvtx"),
     "compiled": (COMPILED + _TRAIN.format(steps=24), _USUAL),
     "heavy": (HEAVY, f"{_USUAL},memory,watch"),
@@ -161,9 +146,6 @@ PROGRAMS = {
 # The programs without their faults.
 MENDED = {
     "starved": (STARVED / "mended.py").read_text(),
-    "asked": ASKED.replace("Whitening())", "nn.Flatten()).eval()").replace(
-        "    model(", "    with torch.inference_mode(): model("
-    ),
     "trained": TRAINED.replace("fused=False", "fused=True").replace("\n    hits(", "\n    ("),
 }
 LAUNCHER = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
@@ -226,11 +208,6 @@ FAULTS = {
     "starved": {
         "data-starved": ({"workers": 0}, {}, {"function": "wave", "called_from": "__getitem__"}),
         "python-hot-spot": (),
-    },
-    "asked": {
-        "grad-in-inference": ({"calls_with_grad_share": 1.0, "link": "modules/Sequential"},),
-        "batchnorm-training-at-inference": ({"link": "modules/Sequential.1"},),
-        "operators-without-flop-formula": ({}, {"operator": "aten::linalg_inv_ex", "calls": 1.0}),
     },
     "trained": {
         "forced-synchronisation": ({"values_per_step": 512},),
