@@ -58,7 +58,7 @@ def _compare(
         )
 
     run = totals("run", before, after, noise, of_run)
-    step_answer = answer("step", step, noise, unequal) if step else None
+    step_answer = answer("step", step, noise, unequal, places.counted()) if step else None
     run_answer = answer("run", run, noise, unequal) if run else None
     parts = [*(step.parts if step else ()), *(run.parts if run else ())]
     modules = {now: was for was, now in places.modules.items()}

@@ -27,7 +27,7 @@ from profstack.compare.noise import Noise
 from profstack.compare.sides import Side, run_rows
 from profstack.compare.tables import unmeasured
 from profstack.errors import UsageError
-from profstack.findings.reading import figure
+from profstack.findings.reading import figure, sums_of
 from profstack.storage.schema.comparison import (
     Change,
     ComparedFinding,
@@ -289,6 +289,9 @@ def _place(
     if rule.figure == "module":
         now = _module_path(rule, evidence)
         return evidence.module_place(now) or (None, None)
+    if rule.figure == "operator":
+        module = _operator_module(rule.name, evidence, sign=1.0 if grown else -1.0)
+        return (module and evidence.module_place(module)) or (None, None)
     if rule.kind not in ("time", "rate"):
         return None, None
     of = "run" if rule.figure in ("run", "start-up") else "step"
@@ -438,17 +441,31 @@ def _module_read(path: str) -> Read:
     return read
 
 
+def _operator_times(report: Report, name: str) -> dict[str | None, float]:
+    """Return an operator's own seconds in a step by module, all its shapes together."""
+    return sums_of(
+        (row["module"], row["self_s"] if row["calibrated_s"] is None else row["calibrated_s"])
+        for row in report["tables"]["operators"]
+        if row["name"] == name
+    )
+
+
 def _operator_read(name: str) -> Read:
-    """Return a reader of an operator's own time in a step, all its shapes together."""
+    """Return a reader of an operator's own time in a step."""
 
     def read(report: Report) -> float | None:
-        rows = [row for row in report["tables"]["operators"] if row["name"] == name]
-        if not rows:
-            return 0.0 if report["tables"]["operators"] else None
-        times = (
-            row["calibrated_s"] if row["calibrated_s"] is not None else row["self_s"]
-            for row in rows
-        )
-        return sum(each or 0.0 for each in times)
+        known = bool(report["tables"]["operators"])
+        return sum(_operator_times(report, name).values()) if known else None
 
     return read
+
+
+def _operator_module(name: str, evidence: Evidence, sign: float) -> str | None:
+    """Return the module in which an operator's time changed most in a direction; None outside."""
+    was, now = (_operator_times(side.first, name) for side in (evidence.before, evidence.after))
+    partners = {old: new for new, old in evidence.modules.items()}
+    changes = {module: sign * seconds for module, seconds in now.items()}
+    for module, seconds in was.items():
+        partner = partners.get(module or "", module)
+        changes[partner] = changes.get(partner, 0.0) - sign * seconds
+    return max(changes, key=lambda module: changes[module], default=None)

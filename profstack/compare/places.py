@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from profstack.compare.matching import Key, Sources, match_functions, match_modules
 from profstack.compare.sides import Side, run_rows
-from profstack.findings.reading import CallGraph, FunctionKey, figure, line_s
+from profstack.findings.reading import CallGraph, FunctionKey, figure, line_s, sums_of
 from profstack.storage.schema.report import OptimizerFacts, Report
 
 _Line = tuple[str, int]
@@ -332,6 +332,36 @@ class Places:
             return [Found(place["file"], place["line"], words)]
         return [] if words is None else [Found(None, None, words)]
 
+    # What no noise can hide ----------------------------------------------------------------------
+
+    def counted(self) -> list[Found]:
+        """Return what a step does otherwise by exact counts, whatever its time says.
+
+        The optimizer's options first, then the operator with the largest change of its calls, at
+        the line that runs as many times more, or whose runs changed most.
+        """
+        found = [each for each in self._optimizer() if each.cause]
+        was, now = (exact_counts(side.reports, _operator_calls) for side in self._sides)
+        changes = _changes(was, now)
+        if changes:
+            # Of an operator and what it calls inside, the public name.
+            name = max(changes, key=lambda key: (abs(changes[key]), "::_" not in key, key))
+            words = f"{name} {was.get(name) or 0} -> {now.get(name) or 0} calls a step"
+            file, line = self._line_run(changes[name]) or (None, None)
+            found.append(Found(file, line, words))
+        return found
+
+    def _line_run(self, more: int) -> _Line | None:
+        """Return the user's own line that runs so many times more in a step, else most of all.
+
+        None where no line runs more or less often.
+        """
+        was, now = (exact_counts(side.reports, _line_runs) for side in self._sides)
+        there = {self.sources.line(*line) or (line[0], -line[1]): was[line] for line in was}
+        changes = {line: each for line, each in _changes(there, now).items() if line[1] > 0}
+        return max(changes, key=lambda line: (changes[line] == more, abs(changes[line]), line[1]),
+                   default=None)  # fmt: skip
+
     # Parts of the run ----------------------------------------------------------------------------
 
     def of_run(self, part: str, difference_s: float) -> list[Found]:
@@ -399,6 +429,53 @@ def _below(graph: CallGraph, file: str) -> set[FunctionKey]:
 
 
 # What a report says of its lines, functions and modules -------------------------------------------
+
+
+def exact_counts(
+    reports: Sequence[Report], read: Callable[[Report], Mapping[Key, float]]
+) -> dict[Key, int | None]:
+    """Return counts per step that are whole and the same in every recording, None for others.
+
+    Empty where fewer than two recordings know any: one alone may have met a rare step.
+    """
+    known = [counts for report in reports if (counts := read(report))]
+    if len(known) < 2:
+        return {}
+    found: dict[Key, int | None] = {}
+    for key in {key for counts in known for key in counts}:
+        # Means over the steps of a slice: a sum of thirds is off by its rounding.
+        values = {round(counts.get(key, 0.0), 6) for counts in known}
+        value = values.pop()
+        found[key] = None if values or not value.is_integer() else int(value)
+    return found
+
+
+def _changes(was: Mapping[Key, int | None], now: Mapping[Key, int | None]) -> dict[Key, int]:
+    """Return the changes of exact counts; none where a side knows nothing."""
+    if not was or not now:
+        return {}
+    pairs = {key: (was.get(key, 0), now.get(key, 0)) for key in {**was, **now}}
+    return {
+        key: second - first
+        for key, (first, second) in pairs.items()
+        if first is not None and second is not None and first != second
+    }
+
+
+def _operator_calls(report: Report) -> dict[str, float]:
+    return sums_of(
+        (row["name"], row["calls"])
+        for row in report["tables"]["operators"]
+        if row["name"].startswith("aten::")
+    )
+
+
+def _line_runs(report: Report) -> dict[_Line, float]:
+    return sums_of(
+        ((row["file"], row["line"]), float(row["calls"]))
+        for row in report["tables"]["lines"]
+        if row["own"] and row["calls"] is not None
+    )
 
 
 def line_times(report: Report, kind: str) -> dict[_Line, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from profstack.code_owner import place_words
 from profstack.compare.noise import Noise
 from profstack.compare.parts import Totals
+from profstack.compare.places import Found
 from profstack.storage.schema.comparison import (
     Bar,
     ChangeSlug,
@@ -32,9 +33,16 @@ _WORK = ("batch-size", "precision", "threads", "flop", "torch", "device", "shape
 
 
 def answer(
-    of: Bar, found: Totals, noise: Noise, unequal: Sequence[Inequality]
+    of: Bar,
+    found: Totals,
+    noise: Noise,
+    unequal: Sequence[Inequality],
+    counted: Sequence[Found] = (),
 ) -> ComparisonVerdict:
-    """Return the answer for the step or for the run."""
+    """Return the answer for the step or for the run.
+
+    `counted` is what is known of the step by exact counts: said where the time tells no difference.
+    """
     ratio = found.after_s / found.before_s
     reach = noise.ratio_reach(of)
     low = high = floor = None
@@ -48,7 +56,8 @@ def answer(
     source = noise.source(of) if reach is not None else None
     return {
         "slug": slug,
-        "sentence": _sentence(of, slug, found, (low, high), floor, unequal),
+        "sentence": _sentence(of, slug, found, (low, high), floor, unequal)
+        + ("" if slug in ("faster", "slower") else _counted_words(counted)),
         "action": _action(slug, noise, of),
         "figure": of,
         "before_s": found.before_s,
@@ -85,7 +94,7 @@ def chosen(
 ) -> ComparisonVerdict:
     """Return the answer to give: the step's, unless the run alone changed.
 
-    Where both changed, the run's parts that no step explains are added to the sentence.
+    Else the run's parts that changed and that no step explains are added to the sentence.
     """
     if step is None:
         return run or no_answer()
@@ -101,11 +110,9 @@ def chosen(
     if not beside:
         return step
     told = ("faster", "slower")
-    if step["slug"] in told:
+    if step["slug"] in told or run["slug"] not in told:
         words = ", ".join(_seconds_part(part) for part in beside)
         return {**step, "sentence": f"{step['sentence']}; and in the run {words}"}
-    if run["slug"] not in told:
-        return step
     before_s, after_s = step["before_s"] or 0.0, step["after_s"] or 0.0
     scale, unit = _scale(max(before_s, after_s))
     times = f"{before_s / scale:.3g} -> {after_s / scale:.3g} {unit}"
@@ -211,6 +218,11 @@ def _sentence(
     return f"cannot tell: {size}; {below}{inside}"
 
 
+def _counted_words(counted: Sequence[Found]) -> str:
+    words = [_words(*each) for each in counted]
+    return f"; certain, since counted: {', '.join(words)}" if words else ""
+
+
 def _percent(ratio: float) -> str:
     points = 100.0 * (ratio - 1.0)
     return f"{points:+.0f} %" if abs(points) >= 9.95 else f"{points:+.1f} %"
@@ -260,9 +272,11 @@ def _parts_words(shown: Rounded) -> str:
 
 def brackets(part: PartChange) -> str:
     """Return the places and causes of a part in brackets; empty without any."""
-    words = []
-    for each in part["places"]:
-        place = None if each["file"] is None else place_words(each["file"], each["line"])
-        words.append(" ".join(text for text in (place, each["cause"]) if text))
+    words = (_words(each["file"], each["line"], each["cause"]) for each in part["places"])
     inside = "; ".join(filter(None, words))
     return f" ({inside})" if inside else ""
+
+
+def _words(file: str | None, line: int | None, cause: str | None) -> str:
+    place = None if file is None else place_words(file, line)
+    return " ".join(text for text in (place, cause) if text)

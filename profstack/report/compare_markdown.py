@@ -70,7 +70,11 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield words(sentence)
         yield ""
     if comparison["findings"]:
-        lines = [f"- {each['status']}: {words(each['title'])}" for each in comparison["findings"]]
+        lines = [
+            f"- {each['status']}: {words(each['title'])}"
+            + (f" ({code(place_words(each['file'], each['line']))})" if each["file"] else "")
+            for each in comparison["findings"]
+        ]
         yield from _folded("Findings and warnings of one side alone", [*lines, ""])
     yield from _folded("What was compared", list(_sides(comparison)))
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
+from profstack.code_owner import place_words
 from profstack.compare.tables import one_sided
 from profstack.compare.verdict import brackets, rounded
 from profstack.report.screen import printable
@@ -67,7 +68,8 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield ""
         yield "Findings and warnings of one side alone (+ new, - gone):"
         for each in comparison["findings"]:
-            yield f"  {_MARKS[each['status']]} {each['title']}"
+            place = place_words(each["file"], each["line"]) if each["file"] else ""
+            yield f"  {_MARKS[each['status']]} {each['title']}{f' ({place})' if place else ''}"
 
 
 def _part_lines(of: Bar, parts: Sequence[PartChange]) -> Iterator[str]:

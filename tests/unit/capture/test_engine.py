@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from profstack.capture.run_limits import DUE_S, FIXED_S, LOOK_S, PATIENCE_S, Limits
-from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, plan, settle
+from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, settle
 from profstack.capture.step_log import StepLog, StopRun
 from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
@@ -59,29 +59,6 @@ def test_how_far_ahead_it_aims(virtual):
     training.run(milli(*range(3, 12)))
     assert one.kinds[:2] == [("startup", 1), ("alpha", 5)]
     assert one.wrapper("alpha").contexts[0].steps == 3
-
-
-@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
-def test_slices_last_as_long_as_their_targets_say(virtual, scale):
-    modes = [("alpha", Mode("timed", 2, 3)), ("beta", Mode("timed", 2, 2))]
-    targets = Targets(final_steps=9, final_s=0.3, max_final_steps=40)
-    slices = [one for one in plan(modes, targets) if one.kind != "watch"]
-    one, training = virtual("alpha", "beta", plan=slices, targets=targets)
-    walls = [scale * wall_s for wall_s in uneven(900)]
-    training.run(walls)
-    one.engine.finish()
-    rows = one.slices[1:]
-    assert [row["kind"] for row in rows[: len(slices)]] == [each.kind for each in slices]
-    for planned, row in zip(slices, rows, strict=False):
-        had, count = row["first_step"], row["steps"]
-        lasted = itertools.accumulate(walls[had:])
-        enough = (number for number, sum_s in enumerate(lasted, 1) if sum_s >= planned.min_s)
-        fewest = max(planned.steps, next(enough, 900))
-        # It may aim too far, but looks again before there are twice as many.
-        most = planned.longest([], had) or 900
-        assert min(fewest, most) <= count <= min(max(planned.steps, 2 * fewest), most)
-    assert {row["kind"] for row in rows[len(slices) :]} == {"watch"}
-    assert sum(row["steps"] for row in one.slices) == 900
 
 
 def test_slices_and_steps_have_the_times_that_passed(virtual, moments):

@@ -16,7 +16,6 @@ from tests.support.engine import milli
 from tests.support.tables import cases
 
 ELSEWHERE = Engine.elsewhere
-HERE = __file__.rpartition("/")[0]
 
 
 @pytest.fixture
@@ -162,6 +161,7 @@ def test_no_layer_sees_a_step_of_another_loop(calls):
         repeat(30, 5)
     one.engine.finish()
     assert [plan for plan, _ in plans_of(one)] == [1, 2, 1, 2]
+    assert min(row["round"] for row in one.slices) == 0
     foreign = [row for row in one.steps if "loop" in row["flags"]]
     # Three until the second loop is known, then one each.
     assert len(foreign) == NEW_LOOP + 2
@@ -183,6 +183,12 @@ def test_slices_begin_inside_a_region(calls):
         one.engine.finish()
         user_regions.switch_off()
     assert plans_of(one) == [(1, 40), (2, 30 - NEW_LOOP), (1, 10 - 1)]
+    assert {row["plan"] for row in one.slices if row["layer"]} == {2}
+    # Or at a step: what came before it was watched alone.
+    one, repeat, _ = calls(begin_at=BeginAt.parse(25))
+    repeat(60, 5)
+    one.engine.finish()
+    assert plans_of(one) == [(1, 25), (2, 35)]
     assert {row["plan"] for row in one.slices if row["layer"]} == {2}
 
 

@@ -1,7 +1,5 @@
 """CPU time of threads and child processes, from clocks that the test sets, and from real ones."""
 
-import itertools
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -179,18 +177,3 @@ def test_where_it_cannot_be_told_there_is_a_reason_and_no_row(system, monkeypatc
     times.end()
     assert (times.take(), times.readings, times.took_s) == ([], 0, 0.0)
     assert "CPU time of single threads" in times.reason
-
-
-def test_children_that_multiprocessing_knows(monkeypatch):
-    def known():
-        return under_test.started_by_multiprocessing(), under_test.made_by_multiprocessing()
-
-    children = [SimpleNamespace(pid=7), SimpleNamespace(pid=None)]
-    made = SimpleNamespace(_children=children, _process_counter=itertools.count(1))
-    monkeypatch.setitem(sys.modules, "multiprocessing.process", made)
-    assert known() == ([7], 0)
-    for _ in range(3):
-        next(made._process_counter)
-    assert [known()[1], known()[1]] == [3, 3]
-    monkeypatch.delitem(sys.modules, "multiprocessing.process")
-    assert known() == ([], 0)

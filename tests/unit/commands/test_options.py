@@ -3,8 +3,6 @@
 import io
 import os
 import shutil
-import webbrowser
-from pathlib import Path
 
 import pytest
 
@@ -25,18 +23,6 @@ def surroundings(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "97")
     return monkeypatch
-
-
-def test_options_of_a_recording_and_a_page_is_opened_by_its_address(surroundings, tmp_path):
-    parser = options.CommandParser("show", "Show it.")
-    options.add_recording_options(parser)
-    given = parser.parse_args(["-q", "-o", "there", "--force"])
-    assert vars(given) == {"output": "there", "force": True, "open": False, "quiet": True}
-    opened = []
-    surroundings.setattr(webbrowser, "open", opened.append)
-    surroundings.chdir(tmp_path)
-    options.open_page(Path("a b.html"))
-    assert opened == [f"file://{tmp_path}/a%20b.html"]
 
 
 def test_the_width_is_the_terminals(surroundings):

@@ -22,10 +22,11 @@ def report(scale=1.0, **figures):
         for path, seconds in figures.get("modules", MODULES).items()
     ]
     operators = [
-        {"name": name, "shapes": str(at), "calibrated_s": scale * seconds, "self_s": 7.0}
+        {"name": name, "shapes": str(at), "calibrated_s": scale * seconds, "self_s": 7.0,
+         "module": None}
         for name, times in figures.get("operators", OPERATORS).items()
         for at, seconds in enumerate(times)
-    ]
+    ]  # fmt: skip
     owners = [("cpu", "parameters", 600.0), ("cpu", "inputs", 424.0), ("cuda:0", "inputs", 5.0)]
     names = ("device", "kind", "peak_bytes")
     parts = {"start-up and imports": 2.0, "model and data set-up": 0.5, "steps": 3.0}
@@ -201,6 +202,29 @@ def test_a_broken_rule_points_at_the_largest_part_in_its_direction():
     assert judged("findings > 2", report(findings=3), findings=findings)["line"] == 5
 
 
+def test_a_broken_rule_of_an_operator_points_at_the_module_in_which_it_changed_most():
+    def made(**times):
+        found = report()
+        found["tables"]["operators"] = [
+            {"name": name, "module": module or None, "calibrated_s": None, "self_s": seconds}
+            for name in ("aten::mm", "aten::add")
+            for module, seconds in times.items()
+        ]
+        return found
+
+    before = made(**{"Net.a": 0.004, "Net.old": 0.001, "Net.gone": 0.003})
+    # Net.new is Net.old of before: it took three times as long, and is the smaller of both.
+    after = made(**{"Net.a": 0.005, "Net.new": 0.003, "Net.gone": 0.001})
+    after["tables"]["operators"][-1]["self_s"] = 9.0
+    places = {"Net.a": ("/a/n.py", 1), "Net.new": ("/a/n.py", 2), "Net.gone": ("/a/n.py", 3)}
+    more = {"modules": {"Net.new": "Net.old"}, "module_place": places.get}
+    lines = {"operator:aten::mm > 5%": 2, "operator:aten::mm > 8.9 ms": 2}
+    for rule, line in lines.items():
+        assert judged(rule, after, before=before, **more)["line"] == line
+    fell = made(**{"Net.a": 0.003, "Net.gone": 0.001})
+    assert judged("operator:aten::mm > -90%", fell, before=before, **more)["line"] == 3
+
+
 def test_relative_limits_of_steps_are_what_is_measured_for():
     rules = ["step > 5%", "step > 300 ms", "run > 1%", "step > 5 %", "step > -2.5%"]
     assert step_limits(map(parse, rules)) == pytest.approx([0.975, 1.05])
@@ -210,8 +234,8 @@ def test_a_figure_that_a_recording_lacks_is_trimmed_by_its_own_order():
     def reports(*times):
         found = [report(scale) for scale in (0.97, 0.98, 1.0, 1.01, 1.02, 1.03, 1.04)]
         for each, seconds in zip(found, times, strict=True):
-            rows = [{"name": "mm", "shapes": "", "calibrated_s": seconds, "self_s": 7.0}]
-            each["tables"]["operators"] = rows if seconds else []
+            row = {"name": "mm", "module": None, "calibrated_s": seconds, "self_s": 7.0}
+            each["tables"]["operators"] = [row] if seconds else []
             each["processes"] = {"no_core_s": None, "step_s": None}
         return found
 

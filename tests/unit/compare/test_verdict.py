@@ -3,7 +3,8 @@
 import pytest
 
 from profstack.compare import verdict
-from profstack.compare.verdict import answer, rounded
+from profstack.compare.places import Found
+from profstack.compare.verdict import answer, chosen, rounded
 from tests.support.tables import cases
 
 
@@ -68,3 +69,39 @@ def test_a_difference_that_nobody_would_notice_is_none_however_surely_it_is_know
         for share in (0.9, -0.9, 1.1, -1.1)
     ]
     assert slugs == ["same", "same", "slower", "faster"]
+
+
+@pytest.mark.parametrize(("ratio", "reach"), [(1.04, 0.5), (1.0, 0.01), (1.2, 0.01)])
+def test_what_counts_say_is_added_where_times_say_nothing(ratio, reach):
+    counted = [Found("/a/train.py", 7, "no longer fused"), Found(None, None, "aten::to 1 -> 3")]
+    found = answer("step", Totals(0.01, 0.01 * ratio), Noise(reach), [], counted)
+    told = found["slug"] == "slower"
+    words = "; certain, since counted: train.py:7 no longer fused, aten::to 1 -> 3"
+    assert found["sentence"].endswith(words) is not told, found["sentence"]
+
+
+def answered(slug, sentence):
+    return {"slug": slug, "sentence": sentence, "before_s": 0.002, "after_s": 0.003}
+
+
+@pytest.mark.parametrize(
+    ("step", "run", "share", "name", "sentence"),
+    [
+        # A part of the run is told from 5 % of its 40 s on, be the run itself told or not.
+        ("slower", "unclear", 0.05, "saving", "of the step; and in the run saving +2 s (e.py:3)"),
+        ("unclear", "same", -0.06, "saving", "of the step; and in the run saving -2.4 s (e.py:3)"),
+        ("same", "slower", 0.05, "saving", "of the run; the step is the same (2 -> 3 ms)"),
+        ("unclear", "faster", 0.05, "saving", "of the run; the step is not told apart (2 -> 3 ms)"),
+        ("slower", "slower", 0.049, "saving", "of the step"),
+        ("unclear", "slower", 0.05, "steps", "of the step"),
+    ],
+)
+def test_the_run_is_the_answer_where_it_alone_changed(step, run, share, name, sentence):
+    part = {"name": name, "difference_s": share * 40.0, "beyond_noise": True,
+            "places": [{"file": "/a/e.py", "line": 3, "cause": None}]}  # fmt: skip
+    within_noise = part | {"name": "logging", "beyond_noise": False}
+    of_run = answered(run, "of the run") | {"before_s": 40.0}
+    found = chosen(answered(step, "of the step"), of_run, [part, within_noise])
+    assert found["sentence"] == sentence
+    assert chosen(None, of_run, [part]) is of_run
+    assert chosen(answered(step, "of the step"), None, [part])["sentence"] == "of the step"

@@ -2,24 +2,29 @@
 
 import itertools
 import math
+import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from profstack.commands import run
-from profstack.errors import UsageError
+from profstack.errors import TargetError, UsageError
+from profstack.launch import alternate
 from profstack.launch.alternate import (
     CLEAR,
     CONFIDENCE,
     LEAST,
     MOST,
+    Alternation,
     Plan,
     order,
     parse_command,
     process_ratio,
     reason_to_end,
 )
+from profstack.units import format_seconds
 
 
 def times(deviation, count, shift=1.0):
@@ -62,7 +67,7 @@ def test_measuring_ends_at_the_precision_and_at_the_most_processes_but_not_befor
 
 
 def test_a_program_is_rarely_told_from_itself_however_often_one_looks():
-    rng, told, trials = np.random.default_rng(5), 0, 300
+    rng, told, trials = np.random.default_rng(5), 0, 100
     for _ in range(trials):
         drawn = np.exp(0.015 * rng.standard_normal((2, MOST))).tolist()
         for count in range(LEAST, MOST + 1):
@@ -106,27 +111,53 @@ def test_a_command_line_becomes_words_variables_and_an_interpreter(tmp_path, mon
     assert parse_command("/bin/sh train.py", PARSER).target.program == "/bin/sh"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("train.py > log", "'>' has no meaning"),
-        ("cd x && python train.py", "'&&' has no meaning"),
-        ("train.py 'unclosed", "cannot be read"),
-        ("-o here train.py", "--output is not for a side"),
-        ("-ohere train.py", "--output is not for a side"),
-        ("-qohere train.py", "--output is not for a side"),
-        ("--ranks=0 train.py", "--ranks is not for a side"),
-        ("--max-steps 0 train.py", "0 is not above 0"),
-        ("--nsys train.py", "--nsys is not for a side"),
-        ("/nowhere/python3.11 train.py", "no interpreter /nowhere/python3.11"),
-        ("A=1", "no script to run"),
-    ],
-)
-def test_a_command_line_that_cannot_be_run_is_refused_in_one_line(
-    tmp_path, monkeypatch, text, said
-):
+def test_sides_are_measured_in_turn_until_the_budget_is_used_up(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("logs/x", "train.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    now, told, codes = [100.0], [], []
+
+    def execute(program, command, log):
+        now[0] += 7.0
+        log.write_text("no word\nlast word\nWrote page\n")
+        return codes.pop() if codes else 0
+
+    def report(folder):
+        return {"benchmark": {"median_s": None}, "run": {"duration_s": next(lasted)}}
+
+    lasted = itertools.cycle((6.5, 9.0, 4.0))
+    monkeypatch.setattr(alternate, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(alternate, "_execute", execute)
+    monkeypatch.setattr(alternate, "load", report)
+    sides = [parse_command("train.py", PARSER)] * 2
+    # A pair takes 14 s: after five there are 13 s left for the sixth.
+    found = Alternation(sides, tmp_path, Plan(1e-6, 83.0, least=2), told.append).run()
+    assert ([len(side) for side in found.recordings], found.seconds) == ([5, 5], 70.0)
+    begins = [line.partition(":")[0] for line in told[:4]]
+    assert begins == ["before 1", "after 1", "after 2", "before 2"]
+    passed = f"; {format_seconds(70.0)} of {format_seconds(83.0)}"
+    assert (": 6.50 s for the run" in told[9], told[9].endswith(passed)) == (True, True)
+    for code, said in ((3, r"exit code 3 \(last word\)"), (-9, r"signal 9 \(last word\)")):
+        codes.append(code)
+        with pytest.raises(TargetError, match=said):
+            Alternation(sides, tmp_path, Plan(), told.append).run()
+
+
+REFUSED = """
+train.py > log | '>' has no meaning // cd x && python train.py | '&&' has no meaning
+train.py 'unclosed | cannot be read // -o here train.py | --output is not for a side
+-ohere train.py | --output is not for a side // -qohere train.py | --output is not for a side
+--ranks=0 train.py | --ranks is not for a side // --max-steps 0 train.py | 0 is not above 0
+--nsys train.py | --nsys is not for a side // A=1 | no script to run
+/nowhere/python3.11 train.py | no interpreter /nowhere/python3.11
+"""
+
+
+def test_a_command_line_that_cannot_be_run_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    with pytest.raises(UsageError, match=r".*") as refused:
-        parse_command(text, PARSER)
-    assert said in str(refused.value)
+    for row in REFUSED.strip().replace("\n", " // ").split(" // "):
+        text, said = row.split(" | ")
+        with pytest.raises(UsageError, match=re.escape(said)):
+            parse_command(text, PARSER)

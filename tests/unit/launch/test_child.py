@@ -2,7 +2,6 @@
 
 import atexit
 import importlib
-import os
 import sys
 from types import SimpleNamespace
 
@@ -96,20 +95,6 @@ def test_the_import_of_torch_starts_the_engine_once(armed):
     for _ in range(2):
         release()
         assert sys.meta_path == armed.before
-
-
-def test_another_process_is_not_measured(armed, monkeypatch):
-    own = os.getpid()
-    armed.arm("watch", imported=False)
-    monkeypatch.setattr(os, "getpid", lambda: own + 1)
-    importlib.import_module("torch")
-    assert (armed.starts, child.is_armed()) == ([], False)
-    armed.exits[0]()
-    assert armed.whole == []
-    monkeypatch.setattr(child, "_engine", armed.engine)
-    assert child.engine() is None
-    child.user_step()
-    assert armed.engine.heard == []
 
 
 def test_the_watch_pauses_for_our_imports_and_without_an_engine_nothing_is_waited_for(

@@ -160,13 +160,27 @@ def test_a_signal_that_ended_the_script_is_ours_no_more(run, monkeypatch):
     assert (run("exit 3"), got) == (3, [signal.SIGTERM])
 
 
-def test_what_the_kernel_sends_stays_here_and_passed_through_it_becomes_the_script(monkeypatch):
-    killed, became = [], []
-    monkeypatch.setattr(os, "kill", lambda *given: killed.append(given))
-    for code in (128, 0):
-        process._forward(SimpleNamespace(si_signo=signal.SIGINT, si_code=code), 77, None)
-    assert killed == [(77, signal.SIGINT)]
+def test_passed_through_it_becomes_the_script(monkeypatch):
+    became = []
     monkeypatch.setattr(os, "execv", lambda *given: became.append(given))
     monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "-m", "profstack", "run", "-q"])
     process.run_unrecorded(["-m", "train"])
     assert became == [(sys.executable, [sys.executable, "-O", "-m", "train"])]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_session_is_ended_as_a_whole_unless_it_ends_what_it_started(monkeypatch, alone):
+    sent = []
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, lambda _, number, name=name: sent.append((name, number)))
+
+    def wait(timeout=None):
+        if timeout and len(sent) < 2:
+            raise subprocess.TimeoutExpired("x", timeout)
+        return -15
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    made = SimpleNamespace(pid=77, wait=wait)
+    assert process.end_session(made, numbers, alone=alone) == -15
+    name = "kill" if alone else "killpg"
+    assert sent == [(name, signal.SIGINT), (name, signal.SIGTERM), ("killpg", signal.SIGKILL)]

@@ -72,19 +72,6 @@ def test_both_trees_have_one_path_and_nothing_is_left(checkout, tmp_path):
     assert (git("status", "--porcelain"), git("branch", "--all"), git("stash", "list")) == state
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_trees_are_removed_after_an_error(checkout, tmp_path, error):
-    def fail():
-        with made(checkout, "v1", "HEAD") as trees:
-            trees.use(1)
-            (trees.tree / "made").write_text("by the script")
-            raise error
-
-    with pytest.raises(error):
-        fail()
-    assert (left_of(tmp_path), git("worktree", "list").count("\n")) == ([], 1)
-
-
 def test_an_interrupt_while_a_tree_is_made_leaves_nothing(checkout, tmp_path, monkeypatch):
     ask = Repository.ask
 

@@ -1,7 +1,6 @@
 """The recording on disk: never overwritten, never half written, and never misread."""
 
 import shutil
-import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from profstack.errors import RecordingError, UsageError
 from profstack.storage import folder as storage
 from profstack.storage.schema.layer_table import LayerTable, column
 from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION
+from tests.support.tables import cases
 
 
 def step(number):
@@ -133,12 +133,6 @@ def test_tables_of_a_layer_have_their_own_place(folder, writer):
     assert "other_layer_tables" not in facts
 
 
-def test_an_event_is_a_line_of_the_log(folder):
-    for event in ({"a": "ü"}, {"b": None}):
-        storage.append_event(folder, event)
-    assert (folder / storage.PROGRESS).read_text() == '{"a": "\\u00fc"}\n{"b": null}\n'
-
-
 def refused(folder):
     with pytest.raises(RecordingError) as caught:
         storage.read_tables(folder)
@@ -151,19 +145,9 @@ def refused(folder):
 def test_what_holds_no_tables_is_told_in_one_line(folder, tmp_path):
     assert "no recording here" in refused(tmp_path)
     # Killed between making the file and its first table.
-    path = folder / storage.DATABASE
-    path.touch()
+    (folder / storage.DATABASE).touch()
     assert "cannot be read" in refused(folder)
-    database = sqlite3.connect(path)
-    database.execute("CREATE TABLE facts (key TEXT, value TEXT)")
-    for key, value, told in (
-        ("schema_version", "9", "recorded with schema 9"), ("bad", "{not json", "cannot be read")
-    ):  # fmt: skip
-        database.execute("INSERT INTO facts VALUES (?, ?)", (key, value))
-        database.commit()
-        assert told in refused(folder)
-    database.close()
-    path.unlink()
+    (folder / storage.DATABASE).unlink()
     for version in (SCHEMA_VERSION + 1, None):
         writer = storage.Writer(folder)
         writer.facts({"schema_version": version})
@@ -180,17 +164,6 @@ def test_a_recording_of_an_older_version_lacks_later_tables_and_columns(folder, 
     tables = storage.read_tables(folder)
     assert tables["kernels"] == (list(RECORDED["kernels"].names), [])
     assert tables["notes"] == (["slug", "layer", "text"], [("a", None, "b")])
-
-
-def test_a_damaged_file_is_told_in_one_line(folder, writer):
-    writer.write({"steps": [step(number) for number in range(5000)]})
-    writer.close()
-    path = folder / storage.DATABASE
-    content = path.read_bytes()
-    ruined = content[:4096] + b"\xff" * (len(content) - 4096)
-    for damaged in (ruined, b"no database, but long enough " * 200, content[: len(content) // 2]):
-        path.write_bytes(damaged)
-        assert "cannot be read" in refused(folder)
 
 
 def test_folders_are_numbered_and_never_reused(tmp_path, monkeypatch):
@@ -234,30 +207,23 @@ def test_a_recording_is_replaced_by_force_alone(folder, tmp_path):
     assert link.is_symlink()
 
 
-@pytest.mark.parametrize("name", ["mine.txt", "data/mine.txt", "cprofile.txt"])
-def test_force_leaves_alone_what_no_run_has_made(folder, name):
+@cases("name", "mine.txt; data/mine.txt; cprofile.txt")
+def test_force_leaves_alone_what_no_run_has_made(folder, tmp_path, name):
     filled(folder)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("mine")
     with pytest.raises(RecordingError, match="--force does not replace it"):
         create(folder, force=True)
     assert [(folder / x).read_text() for x in (name, "report.html")] == ["mine", "old"]
-
-
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_force_does_not_touch_what_is_no_recording(tmp_path, kind):
-    path = tmp_path / "mine"
-    kept = path / "mine.txt" if kind == "folder" else path
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text("mine")
-    said = "no recording" if kind == "folder" else "it is a file, and a recording is a folder"
+    # Of what is no recording neither a file nor a folder; with a file --force would not help.
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name.replace("/", "-")).touch()
+    with pytest.raises(RecordingError, match="no recording"):
+        create(tmp_path / "folder", force=True)
     for force in (True, False):
-        with pytest.raises(RecordingError) as caught:
-            create(path, force=force)
-        # It would not help where there is a file.
-        assert "--force" not in str(caught.value) or kind == "folder"
-        assert said in str(caught.value) or not force
-    assert kept.read_text() == "mine"
+        with pytest.raises(RecordingError, match="it is a file, and a recording is a folder"):
+            create(folder / name, force=force)
+    assert (folder / name).read_text() == "mine"
 
 
 def test_a_run_that_recorded_nothing_can_be_replaced_too(folder):

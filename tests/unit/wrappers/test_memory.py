@@ -13,7 +13,6 @@ from mprof import read_mprofile_file
 from profstack.layer import SliceContext
 from profstack.readers.memory import lines as memory_lines
 from profstack.readers.memory import memory_profiler as by_tool
-from profstack.readers.memory import tracer as memory_tracer
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 from tests.support.commands import fails
@@ -62,22 +61,6 @@ def takes_and_frees(told):
     held = take(40 << 20)  # @take
     held = None  # @free
     KEPT.append((held, take(8 << 20)))  # @keep
-
-
-def hot(told):
-    total = 0
-    for number in range(3_000):
-        total += number
-
-
-def test_code_that_was_let_go_or_ended_the_tracing_truncates_the_slice(observe, monkeypatch):
-    captured = observe(hot)
-    assert "hot" in str(captured.truncated)
-    notes = [text for slug, text in captured.notes if slug == "lines-truncated"]
-    assert any(Path(__file__).name in text and "(hot)" in text for text in notes)
-    monkeypatch.setattr(memory_tracer, "MOST_CALLS", 5)
-    captured = observe(lambda _: list(map(str.upper, map(repr, map(take, range(20))))))
-    assert ("after 5 calls" in str(captured.truncated), bool(rows_of(captured))) == (True, True)
 
 
 def slugs(captured):
@@ -229,22 +212,3 @@ def test_growth_of_modules_adds_up_over_the_steps_that_count(steps, left_out, ex
     modules = {3: SimpleNamespace(path="Net"), 5: SimpleNamespace(path="Net.a")}
     rows = growth.records(steps, modules, 2, left_out)
     assert sorted(tuple(row.values()) for row in rows) == expected
-
-
-def test_a_function_in_a_function_is_part_of_it_and_a_modules_is_not():
-    text = "def outer():\n    def inner(): pass\n[1 for one in ()]\n"
-    text += "class Kind:\n    def method(self): pass\n"
-
-    def inside(code):
-        return {one.co_name: one for one in code.co_consts if hasattr(one, "co_name")}
-
-    module = compile(text, "train.py", "exec")
-    first, kind = inside(module), inside(inside(module)["Kind"])
-    parts = [(inside(first["outer"])["inner"], first["outer"], True)]
-    parts += [(first["outer"], module, False), (kind["method"], first["Kind"], False)]
-    parts += [(first["outer"], first["outer"], False)]
-    # From Python 3.12 on a comprehension is no code of its own.
-    parts += [(one, module, True) for name, one in first.items() if name == "<listcomp>"]
-    assert [by_tool._is_part(code, around) for code, around, _ in parts] == [
-        each[2] for each in parts
-    ]

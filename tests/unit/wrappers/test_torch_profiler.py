@@ -54,11 +54,6 @@ def operators(taken):
     return calls["aten::addmm"], calls["aten::relu"]
 
 
-def test_the_limit_of_a_slice_follows_the_events_of_a_step(observe, wrapper):
-    limits = [observe("timed", steps=steps) and wrapper.step_limit() for steps in (1, 4)]
-    assert limits[0] == pytest.approx(limits[1], rel=0.3)
-
-
 # -- slices ----------------------------------------------------------------------------------------
 
 

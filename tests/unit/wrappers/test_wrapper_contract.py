@@ -1,6 +1,5 @@
 """The contract of design section 6, over every wrapper there is and every mode it has."""
 
-import _thread
 import cProfile
 import inspect
 import os
@@ -29,7 +28,6 @@ CASES = [(name, mode.name) for name, kind in KINDS.items() for mode in kind.mode
 RECORDED = RECORDED_TABLES | {one.name: one.table for kind in KINDS.values() for one in kind.tables}
 # With the tool beside profstack's own tracer, which is armed either way.
 CONTEXT = partial(layer.SliceContext, memory_by=layer.MEMORY_PROFILER)
-BACKGROUND = [name for name, kind in KINDS.items() if kind.background]
 
 
 @pytest.fixture(autouse=True)
@@ -210,28 +208,3 @@ def test_a_wrapper_says_what_it_is_and_occupies_what_it_uses(name, tmp_path, dom
     # memray's profile function is one of C, which `sys.getprofile` does not show.
     changed |= {"sys.setprofile"} if name == "memray" else set()
     assert changed <= wrapper.occupies <= changed | {"cupti"}
-
-
-@pytest.mark.parametrize("name", BACKGROUND)
-def test_a_background_layer_hands_over_what_it_saw_and_leaves_nothing(name):
-    before, threads, wrapper, plain = armed(), _thread._count(), KINDS[name](), results()
-    for _ in range(2):
-        taken, deadline = layer.SliceData(), time.perf_counter() + 60
-        # On a busy machine the thread of the layer may have to wait for its turn.
-        while not any(taken.frames.values()) and time.perf_counter() < deadline:
-            wrapper.resume()
-            wrapper.resume()
-            until = time.perf_counter() + 0.1
-            while time.perf_counter() < until:
-                assert results() == plain
-            wrapper.pause()
-            wrapper.pause()
-            taken = wrapper.flush()
-        assert (any(taken.frames.values()), taken.memory_bytes > 0) == (True, True)
-        for table, records in taken.frames.items():
-            assert len(RECORDED[table].rows(records)) == len(records)
-        assert armed() == before
-    assert not any(wrapper.flush().frames.values())
-    wrapper.close()
-    wrapper.close()
-    assert _thread._count() == threads
