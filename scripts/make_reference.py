@@ -66,6 +66,8 @@ _VARIABLES: dict[str, str | None] = {
     "RANK": "the rank of this process, as torchrun and accelerate set it",
     "WORLD_SIZE": "the number of ranks",
     "SLURM_PROCID": "the rank, where `RANK` is not set",
+    "GROUP_RANK": "the number of this machine in the launch, as torchrun sets it",
+    "SLURM_NODEID": "the same under srun",
     "TORCHELASTIC_RUN_ID": "with `MASTER_PORT`: what all ranks of one launch have in common",
     "MASTER_PORT": "see `TORCHELASTIC_RUN_ID`",
     "SLURM_JOB_ID": "with `SLURM_STEP_ID`: the same under srun",
@@ -79,6 +81,7 @@ _VARIABLES: dict[str, str | None] = {
     "PROFSTACK_CHILD": None,
     "PROFSTACK_CHILD_OPTIONS": None,
     "PROFSTACK_PYTHONPATH": None,
+    "PROFSTACK_LAUNCHED": None,
 }
 
 

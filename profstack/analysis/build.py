@@ -227,6 +227,7 @@ def build_report(recorded: Recorded) -> schema.Report:
         "layer_tables": layer_tables(recorded, selections),
         "nsys": nsys.nsys_facts(recorded, torch),
         "imports": recorded.imports,
+        "ranks": None,
         "setup": setup(recorded),
         "sources": memory.source_texts(recorded),
         "warnings": [
@@ -287,7 +288,8 @@ def _tables(
         "flops": flops.flop_rows(recorded, counters, torch),
         "artifacts": schema.table_rows("artifacts", records(recorded.frames["artifacts"])),
     }
-    return {**tables, **nsys.nsys_tables(recorded, module_rows, torch)}, sources
+    alone: schema.RankTables = {"ranks": [], "rank_parts": [], "rank_steps": []}
+    return {**tables, **nsys.nsys_tables(recorded, module_rows, torch), **alone}, sources
 
 
 # --- Status: whether all that the recording was made for came to its end --------------------------

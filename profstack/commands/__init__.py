@@ -22,6 +22,7 @@ SUMMARIES = {
     "show": "print a recording's figures in the terminal",
     "compare": "say which of two recordings is faster, by how much, and why",
     "history": "list runs in order of time, and the commits that changed them",
+    "merge": "write one page of all ranks of a launch",
     "view": "open a recording's page, or its profile in snakeviz",
     "import": "take in profiles made by other tools",
     "doctor": "say which layers and tools work here, and what to install",

@@ -39,7 +39,7 @@ from profstack.commands.options import (
 )
 from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
-from profstack.launch import process, progress, second_run, target
+from profstack.launch import process, progress, ranks, second_run, target
 from profstack.launch.other_runs import announced
 from profstack.launch.target import Target
 from profstack.layer import MEMORY_BY, OWN_TRACER, check_memory_by
@@ -55,6 +55,7 @@ from profstack.storage.folder import (
     create_rank_folder,
     exit_facts,
     iso,
+    read_run,
     record_nothing,
     run_times,
     write_run,
@@ -68,7 +69,8 @@ _TARGETS_HELP = """\
 targets: script.py, -m module, -c code, or - for a script on standard input;
 everything after the target belongs to the script. The exit code is the script's.
 
-several ranks: the launcher starts profstack in each of them,
+several ranks: by profstack, or by a launcher that starts profstack in each of them,
+  profstack run --nproc-per-node 2 train.py
   torchrun --nproc-per-node 2 --no-python profstack run --ranks all train.py
 """
 
@@ -139,7 +141,9 @@ def parser() -> argparse.ArgumentParser:
     add("--rerun", action="store_true", help="fill empty layers by running the script again")
     add("--nsys", action="store_true", help="run the script again, under Nsight Systems")
     add("--nsys-path", metavar="PATH", help="nsys for it, or its folder (default: found)")
-    add("--ranks", default="0", metavar="LIST", help="ranks that record: 0, 0,3 or all (see below)")
+    words = "ranks that record: 0, 0,3 or all (default: all with --nproc-per-node, else 0)"
+    add("--ranks", metavar="LIST", help=words)
+    ranks.add_options(result)
     group = result.add_argument_group("how much is measured")
     words = "what measuring may add to the run's time, after 5 s of its own (default: 10)"
     group.add_argument("--budget", type=number, default=10.0, metavar="PERCENT", help=words)
@@ -167,8 +171,11 @@ def main(argv: list[str]) -> int:
         options.layers, options.no_peaks = "watch", True
     layers, left_out = chosen_layers(options.layers, options.skip)
     check_memory_by(options.memory_by, layers)
+    if ranks.wanted(options):
+        wanted.check()
+        return _exit_code(_launched(options, own, words))
     rank = target.own_rank()
-    recorded = target.recording_ranks(options.ranks)
+    recorded = target.recording_ranks(options.ranks or "0")
     # Before any rank passes through, so that an error ends all ranks alike.
     wants_nsys = options.nsys or options.nsys_path
     again = NsysRun.prepared(options, wanted, layers, rank) if wants_nsys else None
@@ -188,6 +195,45 @@ def main(argv: list[str]) -> int:
             raise UsageError(f"--begin-at: {error}", next_step=step) from None
     with announced():
         code = _Run(options, wanted, layers, left_out, rank, again).execute()
+    return _exit_code(code)
+
+
+def _launched(options: argparse.Namespace, own: list[str], words: list[str]) -> int:
+    """Start the ranks, write the page of all of them, and return the launcher's exit code."""
+    from profstack.commands.merge import write_merged
+
+    name, chosen = target.parse(words).name, target.recording_ranks(options.ranks or "all")
+    folder = create_folder(name, options.output, force=options.force)
+    display = progress.Display(quiet=options.quiet)
+    with announced():
+        code = ranks.Launch(options, own, words, folder).execute()
+    try:
+        with display.working("profstack: writing the page of all ranks"):
+            page = write_merged(folder, chosen)
+        _tell_ending(folder, display, quiet=options.quiet)
+        display.line(f"Wrote {page}")
+        if options.open:
+            open_page(page)
+    except Exception as error:
+        display.line(not_written(folder, error))
+    return code
+
+
+def _tell_ending(folder: Path, display: progress.Display, *, quiet: bool) -> None:
+    """Print the screen that a run ends with."""
+    if quiet:
+        return
+    try:
+        from profstack.report.terminal import ending
+
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        display.line(shown(ending, report, sys.stderr))
+    except Exception as error:
+        display.line(f"profstack: no summary, {type(error).__name__}: {error}")
+
+
+def _exit_code(code: int) -> int:
+    """Return the exit code for that of a process, or end by SIGINT as it did."""
     if code == -signal.SIGINT:
         # End by SIGINT, as the script and every plain python: only then does a shell end its loop.
         sys.stdout.flush()
@@ -217,6 +263,11 @@ class _Run:
             key = target.launch_key()
             self.folder = create_rank_folder(name, output, self.rank, key, force=force)
         self.log = progress.ProgressLog(self.folder)
+        # The script must not find it.
+        self.launched = os.environ.pop(ranks.LAUNCHED, None) is not None
+        if self.launched and self.rank != 0:
+            # The other ranks would print the same.
+            self.options.quiet = True
         self.display = progress.Display(quiet=self.options.quiet)
         self._environment: dict[str, object] = {}
         self._child_options: ChildOptions = {}
@@ -250,7 +301,12 @@ class _Run:
 
     def _write_up(self, code: int, started: float, duration_s: float) -> None:
         """Write the end of the script into the recording, then write the page."""
-        own = {"stopped_by": self.stopped_by, "rank": self.rank, "world_size": target.world_size()}
+        own = {
+            "stopped_by": self.stopped_by,
+            "rank": self.rank,
+            "world_size": target.world_size(),
+            "node": None if self.rank is None else target.own_node(),
+        }
         self._write_run({**run_times(started, duration_s), **exit_facts(code), **own})
         # A script that a signal ended was meant to end: it is not started again.
         if self.options.rerun and code >= 0:
@@ -347,21 +403,32 @@ class _Run:
             measure = "torch" in self.layers and not self.options.no_peaks
             pending = keep_peaks(self.folder, measure=measure, later=True)
             page = write_report(self.folder)
-        if not self.options.quiet:
-            try:
-                from profstack.report.terminal import ending
-
-                report = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
-                self.display.line(shown(ending, report, sys.stderr))
-            except Exception as error:
-                self.display.line(f"profstack: no summary, {type(error).__name__}: {error}")
+        # Who started the ranks prints what they came to.
+        _tell_ending(self.folder, self.display, quiet=self.options.quiet or self.launched)
         # Nobody waits while the machine's peaks are measured.
         if pending and background_peaks.begin(self.folder) and not self.options.quiet:
             words = "measuring this machine's peaks, once, in the background"
             self.display.line(f"profstack: {words}: the page has them some seconds from now")
-        self.display.line(f"Wrote {page}")
+        if not self.launched:
+            self.display.line(f"Wrote {page}")
+            if self.rank is not None and (page_of_all := self._merged()) is not None:
+                self.display.line(f"Wrote {page_of_all}, of all ranks")
         if self.options.open:
             open_page(page)
+
+    def _merged(self) -> Path | None:
+        """Write the page of all ranks that record, by the last of them; None by the others."""
+        from profstack.commands.merge import write_merged
+
+        size = target.world_size() or 1
+        chosen = target.recording_ranks(self.options.ranks or "0")
+        recording = sorted(chosen if chosen is not None else range(size))
+        homes = [self.folder.parent / f"rank-{rank:05d}" for rank in recording if rank < size]
+        if len(homes) < 2 or not all((home / "report.json").is_file() for home in homes):
+            return None
+        runs = (read_run(home).get("run", {}) for home in homes)
+        # The page of a rank that has not ended is an early one: it merges again at its end.
+        return write_merged(homes[0].parent) if all("finished_at" in run for run in runs) else None
 
     def _rerun(self) -> None:
         """Run the script once more, as the user asked, for the layers that stayed empty."""

@@ -182,6 +182,16 @@ def run(
             continue
 
 
+def run_beside(words: Sequence[str], environment: dict[str, str]) -> int:
+    """Run another program to its end; return its exit code, -n for signal n.
+
+    Signals are passed on as to a script.
+    """
+    if hasattr(signal, "sigtimedwait"):
+        return _run_with_signals(words, environment, lambda: None)
+    return subprocess.call(words, env=environment)
+
+
 def run_unrecorded(arguments: Sequence[str]) -> int:
     """Become `python arguments`, without recording. Does not return on POSIX."""
     command = [sys.executable, *interpreter_flags(), *arguments]

@@ -200,6 +200,12 @@ def world_size() -> int | None:
     return _int_variable("WORLD_SIZE")
 
 
+def own_node() -> int | None:
+    """Return the number of this machine in the launch; None where the launcher gave it none."""
+    nodes = map(_int_variable, ("GROUP_RANK", "SLURM_NODEID"))
+    return next((node for node in nodes if node is not None), None)
+
+
 def launch_key() -> str:
     """Return a key that all ranks of one launch share with no other launch."""
     for names in (("TORCHELASTIC_RUN_ID", "MASTER_PORT"), ("SLURM_JOB_ID", "SLURM_STEP_ID")):

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from profstack.report import files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
-from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS
+from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS, RankTables
 from tests.support.made_up import made_up
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
@@ -223,6 +223,7 @@ def _memory(slices, steps):
 _LATER = (
     "kernels", "regions", "ranges", "watch", "outliers", "flops", "memory_owners", "peak_holders",
     "call_paths", "threads", "launches", "gaps", "module_lines", *REPORT_OF_NSYS,
+    *RankTables.__annotations__,
 )  # fmt: skip
 
 

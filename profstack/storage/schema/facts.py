@@ -105,6 +105,7 @@ class RunTimes(TypedDict, total=False):
     stopped_by: Text
     rank: Whole
     world_size: Whole
+    node: Whole
 
 
 class RunFile(TypedDict, total=False):

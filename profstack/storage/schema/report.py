@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
-from profstack.storage.schema import nsys_rows, rows
+from profstack.storage.schema import nsys_rows, rank_rows, rows
 from profstack.storage.schema.column import Figure, Text, Whole, given_by, key, layer, row_table
 from profstack.storage.schema.layer_table import Join
 
@@ -36,6 +36,7 @@ class Run(TypedDict):
     stopped_by: Annotated[Text, "early end: max_steps, max_seconds or interrupt; null without one"]
     rank: Annotated[Whole, "rank of the process; null without a launch of several"]
     world_size: Annotated[Whole, "processes of the launch; null where not known"]
+    node: Annotated[Whole, "number of its machine in the launch; null where not known"]
 
 
 class LoopFacts(TypedDict):
@@ -1011,7 +1012,15 @@ class NsysTables(TypedDict):
     nsys_longest_gaps: Annotated[list[nsys_rows.NsysLongestGapRow], layer("nsys")]
 
 
-class Tables(JoinedTables, NsysTables):
+class RankTables(TypedDict):
+    """The tables that join the ranks of a launch; empty in the report of one process."""
+
+    ranks: Annotated[list[rank_rows.RankRow], layer("profstack")]
+    rank_parts: Annotated[list[rank_rows.RankPartRow], layer("profstack")]
+    rank_steps: Annotated[list[rank_rows.RankStepRow], layer("step clock")]
+
+
+class Tables(JoinedTables, NsysTables, RankTables):
     """The tables of a report, each a list of rows."""
 
 
@@ -1021,6 +1030,9 @@ class LaterParts(TypedDict, total=False):
     layer_tables: Annotated[list[LayerTableFacts], "tables that layers declared themselves"]
     imports: Annotated[
         list[ImportedFile], "files of other tools that the recording was made from or has taken in"
+    ]
+    ranks: Annotated[
+        rank_rows.RanksFacts | None, "the ranks that the report joins; null of one process"
     ]
 
 

@@ -1,0 +1,68 @@
+"""`profstack merge`: write one page of all ranks of a launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profstack.commands.options import open_page
+from profstack.errors import RecordingError
+from profstack.report import files
+from profstack.storage.folder import DATABASE
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Collection
+
+HELP = "Write one page of all ranks of a launch: who makes whom wait, and why."
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("folder", metavar="DIR", help="folder with the recordings rank-00000 ...")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Merge the ranks' reports and write the page."""
+    page = write_merged(Path(arguments.folder))
+    if arguments.open:
+        open_page(page)
+    print(f"Wrote {page}")
+    return 0
+
+
+def rank_folders(folder: Path) -> list[Path]:
+    """Return the recordings of the ranks in a folder, in order of the ranks."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise RecordingError(what, where=str(folder), next_step=_NEXT_STEP) from None
+    ranks = [each for each in entries if each.name.startswith("rank-")]
+    return [each for each in ranks if any((each / name).is_file() for name in _RECORDED)]
+
+
+_RECORDED = ("report.json", DATABASE)
+_NEXT_STEP = "record several ranks with 'profstack run --nproc-per-node 2 train.py'"
+
+
+def write_merged(folder: Path, recorded: Collection[int] | None = None) -> Path:
+    """Write report.json and report.html of all ranks into their folder; return the page's path.
+
+    `recorded` are the ranks that were to record; None for all of the launch. Raise RecordingError
+    where no rank has a recording.
+    """
+    from profstack.guard import CollectorOff
+    from profstack.ranks.merged import merged
+    from profstack.report import html
+
+    with CollectorOff():
+        reports = {each.name: files.load(each) for each in rank_folders(folder)}
+        if not reports:
+            raise RecordingError("no rank has a recording", where=str(folder), next_step=_NEXT_STEP)
+        report = merged(reports, recorded)
+        files.write(report, folder / "report.json")
+        page = folder / "report.html"
+        html.write(report, page)
+    return page

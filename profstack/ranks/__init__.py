@@ -1,0 +1,1 @@
+"""Several ranks of one launch, joined: who makes whom wait, and why."""

@@ -1,0 +1,268 @@
+"""One report of all ranks of a launch: who makes whom wait, and each rank's step side by side.
+
+The report shows the figures and tables of one rank, the straggler if there is one, and adds the
+tables that join the ranks. Nothing is measured again: it is made of the ranks' own reports.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from statistics import median
+
+import numpy as np
+
+from profstack.analysis.build import cells_reason, columns_reason
+from profstack.code_owner import place_words
+from profstack.compare.inequalities import step_flop
+from profstack.compare.places import Places
+from profstack.compare.sides import Side
+from profstack.ranks.straggler import (
+    LEAST_LATE,
+    OWN_TIMES,
+    Rank,
+    StepTimes,
+    largest_difference,
+    lateness,
+    straggler,
+)
+from profstack.storage.schema.rank_rows import (
+    RankPartRow,
+    RankRow,
+    RankStepRow,
+    RareLateness,
+    Straggler,
+)
+from profstack.storage.schema.report import Place, Report, ReportWarning, Verdict
+from profstack.units import format_seconds, format_share
+
+# Columns of the picture of steps by rank.
+MOST_BINS = 120
+
+
+def merged(reports: Mapping[str, Report], recorded: Collection[int] | None = None) -> Report:
+    """Return the report of several ranks, by the names of their folders.
+
+    `recorded` are the ranks that were to record; None for all of the launch.
+    """
+    ranks = [Rank(report["run"]["rank"] or 0, name, report) for name, report in reports.items()]
+    ranks.sort(key=lambda rank: rank.number)
+    found = straggler(ranks)
+    shown = next((rank for rank in ranks if found and rank.number == found["rank"]), ranks[0])
+    report = copy.copy(shown.report)
+    size = shown.report["run"]["world_size"] or 0
+    wanted = range(size) if recorded is None else [each for each in recorded if each < size]
+    missing = sorted({*wanted} - {rank.number for rank in ranks})
+    own = [rank.own_s for rank in ranks if rank.own_s is not None]
+    report["ranks"] = {
+        "count": len(ranks),
+        "world_size": shown.report["run"]["world_size"],
+        "missing": missing,
+        "shown": shown.number,
+        "straggler": found,
+        "spread_s": max(own) - min(own) if len(own) > 1 else None,
+    }
+    places = _places(ranks, found)
+    tables = copy.copy(report["tables"])
+    tables["ranks"] = list(_rank_rows(ranks, places, missing))
+    tables["rank_parts"] = list(_part_rows(ranks))
+    tables["rank_steps"] = list(_step_rows(ranks))
+    tables["artifacts"] = [
+        {**row, "path": str(PurePath(shown.folder, row["path"]))} for row in tables["artifacts"]
+    ]
+    report["tables"] = tables
+    has_device = report["environment"].get("device") not in (None, "cpu")
+    lacking = columns_reason(tables, report["layers"], has_device=has_device)
+    report["columns_reason"] = {**lacking, **report["columns_reason"]}
+    report["cells_reason"] = {**cells_reason(tables), **report["cells_reason"]}
+    report["warnings"] = [*_ended(ranks, missing), *report["warnings"]]
+    report["verdict"] = _verdict(ranks, shown, found, places, missing)
+    return report
+
+
+# What the ranks' own reports say ------------------------------------------------------------------
+
+
+def _others(rank: Rank, ranks: Sequence[Rank]) -> list[Rank]:
+    return [each for each in ranks if each is not rank]
+
+
+def _places(ranks: Sequence[Rank], found: Straggler | None) -> dict[int, Place]:
+    """Return the place of the straggler's largest difference to another rank, by its number."""
+    rank = next((each for each in ranks if found and each.number == found["rank"]), None)
+    if rank is None or found is None or found["rare"] is not None:
+        return {}
+    # The one in the middle stands for the others: their code is the same.
+    others = sorted(_others(rank, ranks), key=lambda each: each.own_s or 0.0)
+    other = others[len(others) // 2]
+    difference = largest_difference(rank, others)
+    if difference is not None:
+        places = Places(Side("others", [other.report]), Side("straggler", [rank.report]))
+        for place in places.of_step(*difference):
+            if place.file is not None and place.line is not None:
+                return {rank.number: {"file": place.file, "line": place.line}}
+    if (verdict := rank.report["verdict"]) is None:
+        return {}
+    for row in verdict["evidence"]:
+        file, line = row.get("file"), row.get("line")
+        if row["test"] == verdict["slug"] and file is not None and line is not None:
+            return {rank.number: {"file": file, "line": line}}
+    return {}
+
+
+def _doing(rank: Rank, rare: RareLateness) -> str:
+    """Return what the watch saw most in a slow step, in brackets; empty where it saw none."""
+    for row in rank.report["tables"]["outliers"]:
+        if row["doing"] and (row["index"] or 0) >= rare["first_step"]:
+            return f" ({row['doing']})"
+    return ""
+
+
+def _rank_rows(
+    ranks: Sequence[Rank], places: Mapping[int, Place], missing: Sequence[int]
+) -> Iterator[RankRow]:
+    late = lateness(ranks)
+    for rank in ranks:
+        report, place = rank.report, places.get(rank.number)
+        part, part_s = largest_difference(rank, _others(rank, ranks)) or (None, None)
+        held = [row["peak_bytes"] for row in report["tables"]["memory_owners"]]
+        clean = [row["cpu_s"] for row in report["tables"]["steps"] if not row["flags"]]
+        cpu = [seconds for seconds in clean if seconds is not None]
+        yield {
+            "rank": rank.number,
+            "node": report["run"].get("node"),
+            "folder": rank.folder,
+            "status": report["status"],
+            "ended": report["status_reason"],
+            "steps": report["step"]["count"],
+            "step_s": rank.step_s,
+            "waits_s": rank.waits_s,
+            "own_s": rank.own_s,
+            "late_s": late.get(rank.number),
+            "part": part,
+            "part_s": part_s,
+            "file": place and place["file"],
+            "line": place and place["line"],
+            "cpu_s": float(np.mean(cpu)) if cpu else None,
+            "peak_bytes": sum(each for each in held if each is not None) if any(held) else None,
+            "flop": step_flop(report),
+            "cause": report["verdict"]["slug"] if report["verdict"] else None,
+        }
+    for number in missing:
+        yield {
+            **dict.fromkeys(RankRow.__annotations__),  # type: ignore[typeddict-item]  # all null
+            "rank": number,
+            "folder": f"rank-{number:05d}",
+            "status": "missing",
+            "ended": "it left no report",
+        }
+
+
+def _part_rows(ranks: Sequence[Rank]) -> Iterator[RankPartRow]:
+    for rank in ranks:
+        bar = rank.report["step_bar"]
+        for part in bar["parts"] if bar else ():
+            yield {"rank": rank.number, "part": part["name"], "time_s": part["seconds"]}
+
+
+def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
+    """Yield the clean steps of all ranks in at most `MOST_BINS` columns."""
+    steps = StepTimes(ranks)
+    bins = np.array_split(np.arange(len(steps.numbers)), min(MOST_BINS, len(steps.numbers)) or 1)
+    for rank in ranks:
+        late = np.maximum.reduce(
+            [each for name in OWN_TIMES if len(each := steps.late_s(rank.number, name))]
+            or [np.zeros(0)]
+        )
+        for at in bins if len(steps.numbers) else ():
+            most = float(late[at].max()) if len(late) else None
+            yield {
+                "rank": rank.number,
+                "first_step": int(steps.numbers[at[0]]),
+                "last_step": int(steps.numbers[at[-1]]),
+                "wall_s": steps.largest("wall_s", rank.number, at),
+                "wait_s": steps.largest("wait_s", rank.number, at),
+                "cpu_s": steps.largest("cpu_s", rank.number, at),
+                "late_s": most if most and most > 0.0 else None,
+            }
+
+
+def _ended(ranks: Sequence[Rank], missing: Sequence[int]) -> Iterator[ReportWarning]:
+    """Yield warnings on ranks that did not come to their end."""
+    for rank in ranks:
+        reason = rank.report["status_reason"]
+        if rank.report["status"] != "complete" and reason:
+            steps = rank.report["step"]["count"]
+            text = f"rank {rank.number}: {reason}, after {steps} steps"
+            yield {"slug": "rank-ended", "text": text}
+    for number in missing:
+        yield {"slug": "rank-missing", "text": f"rank {number} left no report"}
+
+
+# The answer ---------------------------------------------------------------------------------------
+
+
+def _verdict(
+    ranks: Sequence[Rank],
+    shown: Rank,
+    found: Straggler | None,
+    places: Mapping[int, Place],
+    missing: Sequence[int],
+) -> Verdict | None:
+    """Return the verdict on all ranks: the straggler's own, with whom it makes wait before it."""
+    own = shown.report["verdict"]
+    if own is None:
+        return None
+    ended = [each["text"] for each in _ended(ranks, missing)]
+    lost = f"{ended[0][0].upper()}{ended[0][1:]}. " if ended else ""
+    if len(ranks) == 1:
+        return {**own, "sentence": lost + own["sentence"]}
+    if found is None:
+        said = f"{_nobody(ranks)} Rank {shown.number}: {own['sentence']}"
+        return {**own, "sentence": lost + said}
+    words = _late_words(ranks, shown, found)
+    place = places.get(shown.number)
+    where = f" ({place_words(place['file'], place['line'])})" if place else ""
+    difference = largest_difference(shown, _others(shown, ranks))
+    why = ""
+    if found["rare"] is not None:
+        kinds = {"wait": "goes by before its model's first call", "cpu": "is CPU time of its own"}
+        why = f": that time {kinds[found['rare']['kind']]}{_doing(shown, found['rare'])}"
+    elif difference is not None:
+        part, seconds = difference
+        why = f": its {part} takes {format_seconds(seconds)} more than theirs{where}"
+    # How sure the rank's own cause is says little of the comparison of ranks.
+    return {**own, "sentence": f"{lost}{words}{why}.", "sureness": "likely"}
+
+
+def _late_words(ranks: Sequence[Rank], shown: Rank, found: Straggler) -> str:
+    """Return who waits for whom, for how long, and in which steps."""
+    others = len(ranks) - 1
+    whom = "the other rank wait" if others == 1 else f"the other {others} ranks wait"
+    who = f"Rank {found['rank']}"
+    if found["whole_node"]:
+        who = f"Node {shown.report['run'].get('node')} (such as rank {found['rank']})"
+    if (rare := found["rare"]) is not None:
+        every = f", every {rare['every']}th" if rare["every"] else ""
+        return (
+            f"{who} makes {whom} {format_seconds(rare['late_s'])} in {format_share(rare['share'])} "
+            f"of the steps{every}"
+        )
+    share = format_share(found["late_s"] / (shown.step_s or found["late_s"]))
+    since = "" if found["since_step"] is None else f" from step {found['since_step']} on"
+    return f"{who} makes {whom} {format_seconds(found['late_s'])} of each step ({share}){since}"
+
+
+def _nobody(ranks: Sequence[Rank]) -> str:
+    """Return that no rank makes the others wait, or that nobody knows."""
+    own = [rank.own_s for rank in ranks if rank.own_s is not None]
+    steps = [rank.step_s for rank in ranks if rank.step_s]
+    if len(own) < 2 or not steps:
+        return f"Of {len(ranks)} ranks it is not known how long they wait for each other."
+    waits = median(rank.waits_s or 0.0 for rank in ranks) / median(steps)
+    apart = format_seconds(max(own) - min(own))
+    words = f"None of {len(ranks)} ranks makes the others wait: their own times are {apart} apart"
+    if waits >= LEAST_LATE:
+        return f"{words}, and each spends {format_share(waits)} of a step in collectives."
+    return f"{words}."

@@ -1,0 +1,249 @@
+"""Which rank makes the others wait: by how much, since when, in which of its steps.
+
+In a collective every rank waits for the last to arrive, so all steps take equally long. What tells
+the ranks apart is their own time: the step less the wait in collectives. The rank with the most is
+the straggler, if the others really wait that much longer than it does. A rank that is late in some
+steps alone shows in no median: its waits for data and its CPU time are compared step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profstack.findings import rules
+from profstack.stats.summary import FloatArray
+from profstack.storage.schema.rank_rows import Straggler
+from profstack.storage.schema.report import Report
+
+# A rank is late from this share of the step on. Equal ranks on two shared cores differ by less.
+LEAST_LATE = 0.15
+# Of its lateness, the part by which the others must be seen to wait longer than it does.
+_WAITED_FOR = 0.5
+# The clean steps agree where so many are late, by this part of its lateness in the median.
+_MOST_STEPS, _AGREES = 0.75, 0.3
+# Lateness that no clean step can show, of a sleep or a file, is believed from this share on.
+_VERY_LATE = 0.4
+# A rank that is late by chance is not late by so many times as much as any other.
+_BY_FAR = 3.0
+# A step in which a rank is late by more than this share of a usual one is a late step.
+_LATE_STEP = 0.5
+# Lateness in some steps is news from this share of the time of all steps on.
+_LEAST_RARE = 0.05
+# Late steps that are more than this share are nearly all: then it is late from some step on.
+_NEARLY_ALL = 0.8
+# Fewer late steps are chance.
+_FEWEST_LATE = 3
+# Fewer steps on either side of a change say nothing of it.
+_FEWEST = 8
+# Figures of single steps that are a rank's own: collectives make the whole step equally long.
+OWN_TIMES = ("wait_s", "cpu_s")
+# Parts of the step's bar that are no work of the rank's own.
+_NO_WORK = frozenset({"idle", "not attributed"})
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank: its number, its folder's name, and its report."""
+
+    number: int
+    folder: str
+    report: Report
+
+    @property
+    def step_s(self) -> float | None:
+        """Median of its clean steps, seconds."""
+        return self.report["benchmark"]["median_s"] or None
+
+    @cached_property
+    def waits_s(self) -> float | None:
+        """Time of a clean step in which it waits in collectives; None where that is not known."""
+        verdict, step_s = self.report["verdict"], self.step_s
+        for row in verdict["evidence"] if verdict else ():
+            if row["test"] == rules.COMMUNICATION and row["share"] is not None and step_s:
+                return row["share"] * step_s
+        return None
+
+    @property
+    def own_s(self) -> float | None:
+        """Its step without that wait."""
+        return None if self.waits_s is None else max((self.step_s or 0.0) - self.waits_s, 0.0)
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Seconds of its own work in a clean step by part."""
+        bar = self.report["step_bar"]
+        rows = bar["parts"] if bar else []
+        return {row["name"]: row["seconds"] for row in rows if row["name"] not in _NO_WORK}
+
+
+def lateness(ranks: Sequence[Rank]) -> dict[int, float]:
+    """Return by how much each rank's own time exceeds the median of the others', in seconds."""
+    own = {rank.number: rank.own_s for rank in ranks if rank.own_s is not None}
+    return {
+        number: seconds - median(other for key, other in own.items() if key != number)
+        for number, seconds in own.items()
+        if len(own) > 1
+    }
+
+
+def largest_difference(rank: Rank, others: Sequence[Rank]) -> tuple[str, float] | None:
+    """Return the part of a rank's step that exceeds the others' median most, and by how much."""
+    found = [
+        (seconds - median(each.parts.get(name, 0.0) for each in others), name)
+        for name, seconds in rank.parts.items()
+        if others
+    ]
+    most, name = max(found, default=(0.0, ""))
+    return (name, most) if most > 0.0 else None
+
+
+def straggler(ranks: Sequence[Rank]) -> Straggler | None:
+    """Return the rank that makes the others wait; None where none does, or nobody knows."""
+    steps = StepTimes(ranks)
+    late = lateness(ranks)
+    number = max(late, key=lambda key: late[key], default=None)
+    rank = next((each for each in ranks if each.number == number), None)
+    if number is not None and rank is not None and _is_late(rank, late[number], ranks, steps):
+        found = steps.change(number, (rank.step_s or 0.0) * _LATE_STEP)
+        return {
+            "rank": number,
+            "late_s": late[number],
+            "since_step": found,
+            "rare": None,
+            "whole_node": _whole_node(rank, late, ranks),
+        }
+    return _in_some_steps(ranks, steps)
+
+
+def _is_late(rank: Rank, late_s: float, ranks: Sequence[Rank], steps: StepTimes) -> bool:
+    """Return whether a rank is late, the others wait for it, and its own steps show why.
+
+    How long ranks wait is known from a few traced steps, which a busy machine disturbs: either the
+    clean steps agree, most of them and by much of it, or it is very late by one part of the step.
+    """
+    waits = {each.number: each.waits_s for each in ranks if each.waits_s is not None}
+    step_s = median(each.step_s or 0.0 for each in ranks)
+    others = [seconds for key, seconds in waits.items() if key != rank.number]
+    waited = median(others) - waits[rank.number]
+    if late_s < LEAST_LATE * step_s or waited < _WAITED_FOR * late_s:
+        return False
+    for late in (steps.late_s(rank.number, name) for name in OWN_TIMES):
+        enough = len(late) >= _FEWEST and float(np.median(late)) >= _AGREES * late_s
+        if enough and float((late > 0.0).mean()) >= _MOST_STEPS:
+            return True
+    part = largest_difference(rank, [each for each in ranks if each is not rank])
+    return late_s >= _VERY_LATE * step_s and part is not None and part[1] >= _AGREES * late_s
+
+
+def _whole_node(rank: Rank, late: Mapping[int, float], ranks: Sequence[Rank]) -> bool:
+    """Return whether all ranks of its machine, of several machines, are late like it."""
+    node = rank.report["run"].get("node")
+    nodes = {each.number: each.report["run"].get("node") for each in ranks}
+    if node is None or len({*nodes.values()}) < 2:
+        return False
+    same = [late[each] for each in late if nodes[each] == node]
+    return len(same) > 1 and min(same) >= late[rank.number] / 2.0
+
+
+def _in_some_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
+    """Return the rank that is late in some steps alone, where these cost much in all.
+
+    On a busy machine each rank is late now and then: it has to be so by far more than the others.
+    """
+    limit = _LATE_STEP * median(rank.step_s or 0.0 for rank in ranks)
+    late = {(rank.number, name): steps.late_s(rank.number, name)
+            for rank in ranks for name in OWN_TIMES}  # fmt: skip
+    lost = {key: float(each[each >= limit].sum()) for key, each in late.items()}
+    number, name = max(lost, key=lambda key: lost[key])
+    own = late[number, name]
+    at = np.flatnonzero(own >= limit)
+    most = max((seconds for key, seconds in lost.items() if key[0] != number), default=0.0)
+    lost_s = lost[number, name]
+    too_little = lost_s < _LEAST_RARE * limit / _LATE_STEP * len(own) or lost_s < _BY_FAR * most
+    if len(at) < _FEWEST_LATE or too_little or limit <= 0.0:
+        return None
+    numbers = steps.numbers[at]
+    apart = np.diff(numbers)
+    usual = int(np.min(apart))
+    return {
+        "rank": number,
+        "late_s": lost_s / len(own),
+        "since_step": None,
+        "rare": {
+            "kind": "wait" if name == "wait_s" else "cpu",
+            "share": len(at) / len(own),
+            "every": usual if usual > 1 and bool((apart % usual == 0).all()) else None,
+            "first_step": int(numbers[0]),
+            "late_s": float(np.median(own[at])),
+        },
+        "whole_node": False,
+    }
+
+
+class StepTimes:
+    """Waits and CPU times of the steps that every rank has clean, step by step.
+
+    `numbers` are the steps; in launches whose ranks record together their slices begin at the same
+    steps, so that a step is clean on all of them or on none.
+    """
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        rows = {rank.number: _clean_rows(rank.report) for rank in ranks}
+        common = set.intersection(*map(set, rows.values())) if rows else set()
+        self.numbers = np.array(sorted(common), dtype=np.int64)
+        self._values: dict[str, dict[int, FloatArray]] = {
+            name: {
+                number: np.array(
+                    [np.nan if steps[at][name] is None else steps[at][name] for at in self.numbers],
+                    dtype=np.float64,
+                )
+                for number, steps in rows.items()
+            }
+            for name in ("wall_s", *OWN_TIMES)
+        }
+
+    def late_s(self, number: int, name: str) -> FloatArray:
+        """Return by how much a rank's `wait_s` or `cpu_s` exceeds the others' median, by step.
+
+        Empty where it is not known of all ranks.
+        """
+        values = self._values[name]
+        others = [each for key, each in values.items() if key != number]
+        if not others or any(np.isnan(each).any() for each in values.values()):
+            return np.zeros(0)
+        return np.asarray(values[number] - np.median(others, axis=0))
+
+    def largest(self, name: str, number: int, at: NDArray[np.int64]) -> float | None:
+        """Return the largest `wall_s`, `wait_s` or `cpu_s` of a rank in some of the steps."""
+        values = self._values[name][number][at]
+        return None if np.isnan(values).all() else float(np.nanmax(values))
+
+    def change(self, number: int, limit_s: float) -> int | None:
+        """Return the step from which on a rank is late by `limit_s`; None: from the first on."""
+        for late in (self.late_s(number, name) >= limit_s for name in OWN_TIMES):
+            counts = np.cumsum(late)
+            for at in range(_FEWEST, len(late) - _FEWEST):
+                before = counts[at - 1] / at
+                after = (counts[-1] - counts[at - 1]) / (len(late) - at)
+                if late[at] and before <= 1.0 - _NEARLY_ALL and after >= _NEARLY_ALL:
+                    return int(self.numbers[at])
+        return None
+
+
+def _clean_rows(report: Report) -> dict[int, Mapping[str, float | None]]:
+    """Return the clean steps of the reported phase by their number."""
+    clean = {row["index"] for row in report["slices"] if row["kind"] == "clean"}
+    return {
+        row["index"]: {"wait_s": row["wait_s"], "cpu_s": row["cpu_s"], "wall_s": row["wall_s"]}
+        for row in report["tables"]["steps"]
+        if row["slice"] in clean
+        and row["index"] is not None
+        and not row["flags"]
+        and row["phase"] == report["step"]["phase"]
+    }
