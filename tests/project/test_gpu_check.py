@@ -25,7 +25,7 @@ def test_what_needs_no_cuda_is_measured_and_the_rest_says_so(tmp_path, monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     # Fewer steps than of its own are enough for every layer.
     workload = gpu_parts.Bench.workload
-    fewer = lambda *asked: [*workload(*asked), "--steps", "60"]  # noqa: E731
+    fewer = lambda *asked: [*workload(*asked), "--steps", "120"]  # noqa: E731
     monkeypatch.setattr(gpu_parts.Bench, "workload", fewer)
     path, options = tmp_path / "table.json", ("--scale", "tiny", "--parts", "mlp")
     kept = ("--json", str(path), "--keep", str(tmp_path / "kept"))
@@ -133,7 +133,7 @@ def test_what_was_planted_must_be_found_alone():
         ):
             shown = {"line": 7, "gain_s": 0.001, "gain_reason": None}
             report = {"findings": [{"slug": one, **shown} for one in slugs]}
-            assert verdicts(gpu_rows.mistake_rows("small", planted, report)) == [verdict]
+            assert gpu_rows.mistake_rows("small", planted, report)[0].verdict == verdict
     said = "1. .item() is called 2 instead of 0 times\n   workloads.py:242  x.item()\n"
     assert [gpu_rows.check_row(said, line).verdict for line in (242, 24)] == [OK, FAILED]
 
