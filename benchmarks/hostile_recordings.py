@@ -1,6 +1,6 @@
 """Read damaged recordings with every command that reads them, each in a process with limits.
 
-    python benchmarks/hostile_recordings.py                 all named damages, an hour
+    python benchmarks/hostile_recordings.py                 all named damages
     python benchmarks/hostile_recordings.py --only tables   those of tables, files or reports
     python benchmarks/hostile_recordings.py --minutes 10    damages drawn from seeds
     python benchmarks/hostile_recordings.py --seed 77       the one of a seed again
@@ -20,12 +20,14 @@ import random
 import resource
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -61,6 +63,134 @@ _COMMANDS = {
     ),
 }  # fmt: skip
 Damage = Callable[[Path], object]
+sql, fact = hostile.sql, hostile.fact
+_COUNTING = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+_STEPS = "step, plan, phase, slice, started_s, wall_s, cpu_s, device_s, wait_s, batch_size, shape"
+
+
+def _every_table(statement: str) -> Damage:
+    """Return a damage: a statement for every table but that of facts."""
+
+    def damage(folder: Path) -> None:
+        with closing(sqlite3.connect(folder / hostile.DATABASE)) as database:
+            names = [name for name in hostile.schema_of(database) if name != "facts"]
+        sql(*(f'{statement} "{name}"' for name in names))(folder)
+
+    return damage
+
+
+# Beside those that the tests refuse one by one.
+TABLES: dict[str, Damage] = hostile.TABLES | {
+    "a view of random texts": sql(
+        "DROP TABLE notes",
+        "CREATE VIEW notes AS SELECT 'a' AS slug, hex(randomblob(100000000)) AS text "
+        "FROM steps, steps AS b",
+    ),
+    "an endless view of facts": sql(
+        "DROP TABLE facts",
+        f"CREATE VIEW facts AS {_COUNTING} SELECT 'k' || x AS key, '1' AS value FROM n",
+    ),
+    "no table but facts": _every_table("DROP TABLE"),
+    "no slices": sql("DROP TABLE slices"),
+    "no rows": _every_table("DELETE FROM"),
+    "a table more": sql("CREATE TABLE more (a, b)", "INSERT INTO more VALUES (1, x'00')"),
+    "columns more": sql("ALTER TABLE steps ADD COLUMN more", "UPDATE steps SET more = x'00'"),
+    "columns fewer": sql("DROP TABLE steps", "CREATE TABLE steps (step INTEGER)"),
+    "a column twice": sql(
+        "DROP TABLE notes", 'CREATE TABLE notes ("slug" TEXT, "slug " TEXT, "Text" TEXT)'
+    ),
+    "10,000 tables": sql(
+        "BEGIN", *(f"CREATE TABLE t{number} (a)" for number in range(10_000)), "COMMIT"
+    ),
+    "a text of 200 MB": sql("INSERT INTO notes VALUES ('a', NULL, hex(zeroblob(100000000)))"),
+    "a blob of 200 MB": sql("INSERT INTO notes VALUES ('a', NULL, zeroblob(200000000))"),
+    "5 million notes": sql(
+        f"INSERT INTO notes SELECT * FROM ({_COUNTING} SELECT 'a', NULL, 't' FROM n LIMIT 5000000)"
+    ),
+    "a million steps": sql(
+        f"INSERT INTO steps ({_STEPS}) SELECT x + 500, 1, 'train', 2, x, 0.001, 0.1, NULL, 0, 1, "
+        f"'' FROM ({_COUNTING} SELECT x FROM n LIMIT 1000000)"
+    ),
+    "text with a zero": sql("INSERT INTO notes VALUES ('a', NULL, 'b' || char(0) || 'c')"),
+    "a schema that is no SQL": sql(
+        "PRAGMA writable_schema = 1",
+        "UPDATE sqlite_master SET sql = 'CREATE TABLE notes (a' WHERE name = 'notes'",
+    ),
+    "a schema of another table": sql(
+        "PRAGMA writable_schema = 1",
+        "UPDATE sqlite_master SET rootpage = 1 WHERE name = 'notes'",
+    ),
+    "a schema of no page": sql(
+        "PRAGMA writable_schema = 1",
+        "UPDATE sqlite_master SET rootpage = 123456 WHERE name = 'notes'",
+    ),
+    "a fact without a key": sql("UPDATE facts SET key = NULL WHERE key = 'plan_1'"),
+    "a fact twice": sql("INSERT INTO facts SELECT * FROM facts"),
+    "a layer's table of texts": fact("x_layer_tables", '[{"name": "steps", "columns": "abc"}]'),
+}
+for _path in (
+    "../../../etc/passwd", "/etc/passwd", "a/../../b", "", ".", "..", "javascript:alert(1)",
+    "//host/share", "a\0b", "x" * 5000, "~/x",
+):  # fmt: skip
+    TABLES[f"an artifact at {_path[:20]!r}"] = sql(
+        f"UPDATE artifacts SET path = CAST(x'{_path.encode().hex()}' AS TEXT)"
+    )
+
+_PLACES = (
+    "recording.sqlite", "report.json", "report.html", "logs/run.json", "logs/options.json",
+    "logs/peaks.json", "logs/progress.jsonl", "recording.sqlite-wal", "recording.sqlite-journal",
+    "recording.sqlite-shm", "torch/trace.json", "torch/trace.json.gz",
+)  # fmt: skip
+
+
+def _in_place(put: Damage, *places: str) -> Damage:
+    """Return a damage: something else in place of files of the recording."""
+    return lambda folder: [put(folder / place) for place in places]
+
+
+def _instead_of_logs(put: Damage) -> Damage:
+    """Return a damage: something else in place of the folder of logs."""
+
+    def damage(folder: Path) -> None:
+        shutil.rmtree(folder / "logs")
+        put(folder / "logs")
+
+    return damage
+
+
+FILES = {
+    f"{words} in place of {place}": _in_place(put, place)
+    for place in _PLACES
+    for words, put in hostile.IN_PLACE.items()
+} | {
+    "an unreadable database": _in_place(lambda path: path.chmod(0), "recording.sqlite"),
+    "an unreadable report": _in_place(lambda path: path.chmod(0), "report.json"),
+    "a layer's folder that leads outside": _in_place(lambda path: path.symlink_to("/etc"), "torch"),
+    "logs that lead outside": _instead_of_logs(lambda path: path.symlink_to("/etc")),
+    "logs that are a file": _instead_of_logs(lambda path: path.write_text("x")),
+}
+
+
+def _report_text(change: Callable[[bytes], bytes]) -> Damage:
+    """Return a damage of the report's bytes."""
+    return _in_place(lambda path: path.write_bytes(change(path.read_bytes())), "report.json")
+
+
+REPORTS = {
+    "a byte order mark": _report_text(lambda text: b"\xef\xbb\xbf" + text),
+    "UTF-16 in the report": _report_text(lambda text: text.decode().encode("utf-16")),
+    "a cut report": _report_text(lambda text: text[: len(text) // 2]),
+    "a report that is a list": _report_text(lambda text: b"[]"),
+    "an empty object": _report_text(lambda text: b"{}"),
+    "an empty report": _report_text(lambda text: b""),
+    "a deep report": _report_text(lambda text: b"[" * 100_000 + b"]" * 100_000),
+    "deep objects": _report_text(lambda text: b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
+    "keys twice": _report_text(
+        lambda text: text.rstrip().rstrip(b"}") + b', "tables": [], "benchmark": 3}'
+    ),
+    "bytes that are no UTF-8": _report_text(lambda text: text + b"\xff"),
+    "a second value": _report_text(lambda text: text + b"{}"),
+}
 
 
 class Bench:
@@ -138,7 +268,7 @@ def _end(code: int, memory_mb: float, text: str) -> str:
 
 def _named(kinds: Sequence[str]) -> Iterator[tuple[str, str, Damage]]:
     """Yield words, command and damage of all named damages of some kinds."""
-    damages = {"tables": hostile.TABLES, "files": hostile.FILES, "reports": hostile.REPORTS}
+    damages = {"tables": TABLES, "files": FILES, "reports": REPORTS}
     for kind in kinds:
         for words, damage in damages[kind].items():
             for command in _COMMANDS[kind]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profstack.report import compare_page, history
-from tests.support.browser import EXECUTABLE, pages, shared
+from profstack.report import compare_page, history, html
+from tests.support.browser import EXECUTABLE, shared
 from tests.support.lab import Lab
 
 
@@ -23,21 +23,24 @@ def lab():
 
 
 @pytest.fixture
-def compared(tmp_path):
-    """Opens the page of a comparison; at the end nothing may be broken."""
-    with pages(tmp_path, compare_page.write) as open_page:
-        yield open_page
-
-
-@pytest.fixture
 def opened(tmp_path):
-    """Opens the page of a report; at the end nothing may be broken."""
-    with pages(tmp_path) as open_page:
-        yield open_page
+    """Opens the page of a report, a comparison or a history; at the end nothing may be broken.
 
+    It opens with all views one under the other, or at the address that is given. A page that the
+    browser shows already, and that was only read since it was opened, is taken as it is, but for
+    what wants a `fresh` one.
+    """
 
-@pytest.fixture
-def history_opened(tmp_path):
-    """Opens the page of a history; at the end nothing may be broken."""
-    with pages(tmp_path, history.write) as open_page:
-        yield open_page
+    def open_page(report, at="all", *, fresh=False, **window):
+        browser, file = shared(), tmp_path / "report.html"
+        wanted = repr((at, window, report))
+        if fresh or browser.touched or browser.shows != wanted:
+            kind = history if "programs" in report else compare_page if "before" in report else html
+            kind.write(report, file)
+            browser.open(file, at=at, **window)
+            browser.shows = wanted
+        return browser
+
+    yield open_page
+    broken = "document.querySelectorAll('.broken:not(noscript *)').length"
+    assert [shared().errors(), shared().requests(), shared().evaluate(broken)] == [[], [], 0]

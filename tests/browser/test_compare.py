@@ -44,6 +44,14 @@ def test_curves_go_through_what_was_measured(lab):
     assert ticks["tickvals"] == [2, 4, 5, 8, 16]
 
 
+def test_each_variant_has_its_own_interval(lab):
+    lab.draw(BENCH, "T.compare.drawCompare", "#compare")
+    cells = lab.all("#compare-table td")
+    for one in MARK["compare"][:3]:
+        figures = [one["median_s"], one["ci95_low_s"], one["ci95_high_s"]]
+        assert "{} {} – {}".format(*lab.values("T.dom.formatSeconds", figures)) in cells
+
+
 VERDICTS = {
     (1.5, 1.4, 1.6): "50 % too long", (0.8, 0.7, 0.9): "20 % too short",
     (1.01, 1.0, 1.19): "no difference seen", (1.05, 0.99, 1.2): "from 0.99 to 1.20 ×",

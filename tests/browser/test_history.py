@@ -3,7 +3,7 @@
 import pytest
 
 from profstack.compare.history import history
-from tests.support.browser import count, texts
+from tests.support.browser import texts
 from tests.support.reports import HOSTILE, build
 
 
@@ -22,16 +22,20 @@ def made():
     return history(runs, [{"path": HOSTILE, "reason": "no report"}])
 
 
-def test_the_page_has_the_change_a_chart_and_a_line_for_each_run(made, history_opened):
+def test_the_page_has_the_change_a_chart_and_a_line_for_each_run(made, opened):
     [program] = made["programs"]
-    page = history_opened(made, at="")
+    page = opened(made, at="")
     [sentence] = texts(page, ".changes li")
     assert sentence == program["changes"][0]["sentence"]
     assert "100.0 % slower from commit 00000006 on" in sentence
     lines = texts(page, "tbody tr td:nth-child(2)")
     assert lines == [f"{at:08x}" + "+" * (at == 3) for at in range(12)]
     assert texts(page, "tr.first-after td:last-child") == ["step +100.0 %"]
-    assert count(page, ".plot") == 1
+    # A level on each side of the change, and its edge between the two runs.
+    page.look_at(".plot")
+    page.wait_for("document.querySelector('.plot[data-drawn]')")
+    shapes = "document.querySelector('.plot').layout.shapes.map((one) => [one.x0, one.x1])"
+    assert sorted(page.evaluate(shapes)) == [[-0.5, 5.5], [5.5, 5.5], [5.5, 11.5]]
     # Names of programs and files are text.
     assert texts(page, "h3.part") == [f"{HOSTILE}, 12 runs"]
     assert texts(page, "#left-out li") == [f"left out: {HOSTILE}: no report"]

@@ -8,8 +8,8 @@ import pytest
 
 from profstack.report import html
 from tests.support.bench_reports import bench
-from tests.support.browser import choose, column, pages, snippet, texts
-from tests.support.full_report import VIEWS, whole
+from tests.support.browser import snippet, texts
+from tests.support.full_report import whole
 from tests.support.nsys_recordings import with_torch
 from tests.support.reports import HOSTILE, build, hostile
 
@@ -39,10 +39,6 @@ def test_what_is_folded_is_open_on_paper_alone(opened):
     assert sum(len(zlib.decompressobj().decompress(one)) for one in packed) > 20_000
 
 
-# What reaches beyond the window without anything to scroll it with.
-_BEYOND = snippet("beyond")
-
-
 @pytest.mark.parametrize("make", [whole, bench])
 def test_nothing_is_too_wide_and_all_has_a_reason_or_an_origin(opened, make):
     report = make()
@@ -54,13 +50,12 @@ def test_nothing_is_too_wide_and_all_has_a_reason_or_an_origin(opened, make):
     page.evaluate("document.querySelectorAll('.empty-note input').forEach((one) => one.click())")
     page.settle()
     assert page.evaluate(snippet("silent")) + page.evaluate(snippet("untold")) == []
-    page = opened(make(), at="", fresh=True)
-    for view in VIEWS if make is whole else ("benchmark", "flops"):
-        for width in (1400, 400):
-            page.resize(width, 900)
-            page.go(view)
-            page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-            assert page.evaluate(_BEYOND) == [True, []], (view, width)
+    for width in (1400, 400):
+        page.resize(width, 900)
+        page.evaluate(snippet("scroll_through"))
+        page.settle()
+        # What reaches beyond the window without anything to scroll it with.
+        assert page.evaluate(snippet("beyond")) == [True, []], width
 
 
 # Where names stand on the page of each report.
@@ -75,27 +70,13 @@ def test_names_of_the_program_are_text(opened, tmp_path, make):
     report = hostile(make(tmp_path / "r") if make is with_torch else make())
     page = opened(report, at="all", fresh=True)
     page.evaluate(snippet("scroll_through"))
-    page.settle(300)
+    page.settle()
     assert page.evaluate(snippet("named_markup")) == [None, 0, 0]
     shown = texts(page, NAMED[make])
     assert [HOSTILE in one for one in shown] == [True] * (NAMED[make].count(",") + 1)
 
 
-def test_a_page_of_many_rows_is_short_and_says_what_it_left_out(opened):
-    report = build(watched_steps=3_000)
-    functions = report["tables"]["functions"]
-    functions += [
-        functions[0] | {"name": f"f{at}", "line": at, "self_s": 1e-6 * at, "total_s": 1e-6 * at}
-        for at in range(2_500)
-    ]
-    page = opened(report, at="python")
-    assert "2,000 of 2,518 rows" in texts(page, "#function-table .left-out")[0]
-    choose(page, "#function-table", "all functions")
-    assert len(column(page, "#function-list", 1)) == 20
-
-
-def test_without_the_library_of_charts_the_page_says_so(tmp_path, monkeypatch):
+def test_without_the_library_of_charts_the_page_says_so(opened, monkeypatch):
     monkeypatch.setattr(html, "library", lambda: None)
-    with pages(tmp_path) as opened:
-        page = opened(build(), "benchmark", fresh=True)
-        assert "install plotly" in texts(page, "#steps-chart")[0]
+    page = opened(build(), "benchmark", fresh=True)
+    assert "install plotly" in texts(page, "#steps-chart")[0]

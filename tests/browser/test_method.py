@@ -129,3 +129,12 @@ def test_the_environment_is_told_in_pairs(lab):
         "2025-11-20T22:30:41+01:00": "2025-11-20 22:30:41+01:00",
     }
     lab.check("T.method.momentWords", moments)
+
+
+def test_samples_of_an_import_are_told_as_such(lab):
+    alone = {"facts__script": None, "facts__step": {"count": 0}, "facts__benchmark": {}}
+    alone["facts__imports"] = [{"file": "p.prof", "format": "profile of cProfile"}]
+    for page, is_import in ((RUN, False), (changed(RUN, **alone), True)):
+        lab.draw(page, "T.method.drawWatch", "#watch")
+        assert ("of the imported file" in lab.all("#watch .lead")[0]) == is_import
+        assert ("one every 10.0 ms" in lab.all("#watch-cards")[0]) != is_import

@@ -33,18 +33,6 @@ CALLS = {
 INDEXED = f"T.python.indexCalls({json.dumps(CALLS)})"
 
 
-def test_calls_are_indexed_with_what_lies_outside_a_cycle(lab):
-    found = lab.js(INDEXED)
-    assert found["cycleOf"] == [-1, -1, -1, -1, 0, 0, -1]
-    wanted = [[1, 4], [2], [3, 6], [], [1, 5, 6], [4, 6], []]
-    assert [[one["callee"] for one in each] for each in found["callees"]] == wanted
-    # A function's own time and that of its calls, but not of calls within the circle.
-    own = [
-        0.10 + 0.45 + 0.30, 0.05 + 0.50, 0.25 + 0.25, 0.20, 0.07 + 0.15 + 0.06, 0.03 + 0.10, 0.21,
-    ]  # fmt: skip
-    assert [found["own"], found["sums"]] == [pytest.approx(own), pytest.approx([0.41])]
-
-
 TOLD = "(some) => some.map((one) => [one.kind, one.index ?? one.cycle, one.value, one.calls])"
 
 

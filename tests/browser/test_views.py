@@ -45,17 +45,12 @@ def test_addresses_lead_to_views_rows_parts_and_filters(opened):
 
 def test_the_navigation_keeps_where_it_was(opened):
     page = opened(whole(), at="modules", fresh=True)
-    where = []
-    for act, quiet in (
-        ("scrollTo(0, 300)", 50),
-        ("document.querySelector('#views a[data-view=operators]').click()", 50),
-        ("history.back()", 150),
-    ):
-        page.evaluate(act)
-        page.settle(quiet)
-        where.append(page.evaluate("[scrollY, location.hash]"))
+    page.evaluate("scrollTo(0, 300)")
+    page.evaluate("document.querySelector('#views a[data-view=operators]').click()")
+    page.wait_for("location.hash === '#operators' && scrollY === 0")
     # A link begins at the top; going back is where it was left.
-    assert where == [[300, "#modules"], [0, "#operators"], [300, "#modules"]]
+    page.evaluate("history.back()")
+    page.wait_for("location.hash === '#modules' && scrollY === 300")
     # The same address again brings its row back into sight.
     page.go("modules/Digits")
     page.evaluate("scrollTo(0, 9999)")

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -111,12 +110,16 @@ class Browser:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
-    def settle(self, quiet_ms=50):
-        """Wait until the view is drawn and nothing of the page changes for some milliseconds.
+    def settle(self):
+        """Wait until the view is drawn and nothing of the page changes for some frames."""
+        self._run(snippet("settled"))
 
-        Longer than two frames: what observers of sizes cause comes in the frame after.
-        """
-        self._run(snippet("settled").replace("QUIET_MS", str(quiet_ms)))
+    def wait_for(self, condition, longest_s=60):
+        """Wait until an expression is true: a minute is far more than it takes."""
+        deadline = time.monotonic() + longest_s
+        while not self._run(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, f"not yet: {condition}"
+            time.sleep(0.02)
 
     def evaluate(self, expression):
         """The value of a JavaScript expression on the page; its exception is an AssertionError."""
@@ -149,8 +152,9 @@ class Browser:
         self.evaluate(f"(() => {{ const field = document.querySelector({json.dumps(selector)});"
             f" field.value = {json.dumps(text)}; for (const kind of ['input', 'change'])"
             " field.dispatchEvent(new Event(kind, {bubbles: true})); })()")  # fmt: skip
-        # What is searched for is looked up when nothing was typed for 80 ms.
-        self.settle(120)
+        # What is searched for is looked up when nothing was typed for 80 ms: an earlier timer.
+        self._run("new Promise(done => setTimeout(done, 90))")
+        self.settle()
 
     def key(self, key):
         """Press a key on whatever has the focus."""
@@ -224,32 +228,6 @@ def shared():
     atexit.register(profile.cleanup)
     atexit.register(browser.close)
     return browser
-
-
-@contextmanager
-def pages(folder, write=None):
-    """A function that writes and opens the page of a report; at the end nothing may be broken.
-
-    `write` is what writes the page, where it is of another kind.
-
-    It opens with all views one under the other, or at the address that is given. A page that the
-    browser shows already, and that was only read since it was opened, is taken as it is, but for
-    what wants a `fresh` one.
-    """
-    from profstack.report import html
-
-    def open_page(report, at="all", *, fresh=False, **window):
-        browser = shared()
-        wanted = repr((at, window, report))
-        if fresh or browser.touched or browser.shows != wanted:
-            (write or html.write)(report, folder / "report.html")
-            browser.open(folder / "report.html", at=at, **window)
-            browser.shows = wanted
-        return browser
-
-    yield open_page
-    broken = "document.querySelectorAll('.broken:not(noscript *)').length"
-    assert [shared().errors(), shared().requests(), shared().evaluate(broken)] == [[], [], 0]
 
 
 def texts(browser, selector):

@@ -1,7 +1,6 @@
 """The engine in one process, in slices of virtual time."""
 
 import functools
-import gc
 import itertools
 import json
 import random
@@ -264,18 +263,6 @@ def test_layers_that_observe_before_the_rule_is_known(bench, monkeypatch, moment
     assert (modes, found) == ([[], ["early"]], ["alpha", "discovery", 1, approx(0.022)])
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 5])
-def test_a_script_that_ends_before_its_rule_is_known_has_its_steps(bench, moments, steps):
-    training, unused = VirtualTraining(moments), VirtualTraining(moments)
-    one = bench("alpha", live_optimizers=lambda: training.living() | unused.living())
-    one.engine.begin()
-    training.run(uneven(steps))
-    assert one.engine.events.rule is None
-    one.engine.finish()
-    assert len(one.steps) == steps
-    assert one.facts["counts_by_phase"] == ({"train": steps} if steps else {})
-
-
 @pytest.fixture
 def whole(bench, moments):
     """An engine that begins with a measurement of the whole, and the training that it watches."""
@@ -414,24 +401,8 @@ def test_the_script_gets_a_signals_error_once_wherever_it_arrives(virtual, owner
     assert raised == ["time is up"]
     # Nobody knows what stood when it came: everything is off, and the recording says so.
     assert patched() == before
-    (text,) = [row["text"] for row in one.table("notes") if row["slug"] == "disarmed"]
-    assert "interruption of the script's" in text
-    assert "TimeUpError" in text
+    assert "disarmed" in one.notes
     assert "empty" not in {row["status"] for row in one.table("layers")}
-
-
-def test_the_garbage_collector_is_as_the_script_had_it(virtual):
-    one, training = virtual("alpha", plan=[observed(1), observed(2), SlicePlan("clean", (), 2, 2)])
-    seen, start = [], one.wrapper("alpha").start
-    one.wrapper("alpha").start = lambda context: (seen.append(gc.isenabled()), start(context))
-    try:
-        for number, wall_s in enumerate(uneven(12)):
-            (gc.enable if number % 2 else gc.disable)()
-            training.step(wall_s)
-            assert gc.isenabled() is bool(number % 2)
-    finally:
-        gc.enable()
-    assert seen == [False, False]
 
 
 def test_inference_steps_are_of_the_phase_eval(virtual):

@@ -206,22 +206,6 @@ def test_everything_is_off_in_a_forked_child_and_after_a_defect(kit):
     assert "(observers.py:" in under_test.error_text(caught.value)
 
 
-def test_a_failed_start_is_undone_and_its_own_error_is_told(kit):
-    made = kit("alpha", "beta")
-    alpha, beta = made.wrappers("alpha", "beta")
-    alpha.raises = {"start": KeyError("the start"), "stop": ValueError("the stop")}
-    assert made.start(BOTH, 0, 4)
-    assert (alpha.of("stop"), made.wrappers("alpha")) == ([()], [None])
-    status, reason = made.status(write=True)["alpha"]
-    assert (status, "KeyError: 'the start'" in reason) == ("failed", True)
-    made.discard()
-    # Ctrl-C in the midst of it: the tool must not stay on, and the error is the script's.
-    beta.raises["start"] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        made.start(BOTH, 0, 4)
-    assert len(beta.of("stop")) == 2
-
-
 EVENTS = {"enter": ("module", "Net", None), "leave": ("module", "Net"), "step_ended": (3,)}
 EVENTS |= {"step_begun": (4,), "enter_apart": (7, "load"), "leave_apart": (7,)}
 ALL = list(EVENTS.items())

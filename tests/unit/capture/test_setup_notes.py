@@ -137,13 +137,6 @@ def test_an_optimizer_by_its_class_settings_and_tensors():
     assert of(stepped(optimizer), names) == [None, True, False, False]
 
 
-def test_a_gpus_capability(noted, monkeypatch):
-    assert noted.facts()["device"] is None
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    assert noted.facts()["device"] == {"capability": [9, 0]}
-
-
 def test_what_is_the_scripts_is_not_asked_through_its_own_code(noted):
     class Guarded(nn.BatchNorm1d):
         def __getattr__(self, name):

@@ -1,8 +1,6 @@
 """`profstack compare`: exit codes of gates, where rules come from, and what a workflow prints."""
 
 import json
-import os
-from unittest import mock
 
 import pytest
 
@@ -75,19 +73,6 @@ def test_annotations_are_printed_beside_markdown_where_a_workflow_runs(compared,
     _, _, printed, errors = compared("--format", "markdown", results=["broken"])
     assert (printed[:4], "::error" in printed, expected in errors) == ("### ", False, True)
     assert expected not in compared("--annotations", "none", results=["broken"])[3]
-
-
-def test_files_and_rules_come_before_a_reader_who_may_have_gone(compared, tmp_path, monkeypatch):
-    def gone(*_):
-        raise BrokenPipeError
-
-    compared()
-    monkeypatch.setattr(compare, "_print", gone)
-    monkeypatch.setattr(compare, "tell", told := mock.Mock())
-    with pytest.raises(BrokenPipeError):
-        compare.main(["a", "b", "-o", "out"])
-    assert sorted(os.listdir(tmp_path / "out")) == ["compare.html", "compare.json"]
-    assert told.call_args.args[0].startswith("profstack: kept: ")
 
 
 def test_what_names_hold_is_printed_on_one_line_without_control_signs(

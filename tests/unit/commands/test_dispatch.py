@@ -1,6 +1,5 @@
 """The command line: help, version, errors in one line, and the exit codes of profstack's own."""
 
-import gc
 import os
 import sys
 import types
@@ -42,18 +41,6 @@ def test_help_and_version_of_all_commands(capsys, monkeypatch):
         assert f"  {name:<9}{commands.SUMMARIES[name]}\n" in commands.help_text()
         assert commands.main([name, "--help"]) == 0
         assert f"usage: profstack {name}" in capsys.readouterr().out
-
-
-def test_the_collector_is_off_in_a_process_of_one_report_alone(command, monkeypatch):
-    seen = []
-    command(lambda _: seen.append(gc.isenabled()) or 0)
-    try:
-        assert commands.main(["show"]) == 0
-        monkeypatch.setattr(sys, "argv", ["profstack", "show"])
-        assert commands.main() == 0
-    finally:
-        gc.enable()
-    assert seen == [True, False]
 
 
 # No option may be abbreviated.

@@ -66,19 +66,6 @@ def test_measuring_ends_at_the_precision_and_at_the_most_processes_but_not_befor
     assert str(MOST) in reason_to_end(wide, wide, Plan())
 
 
-def test_a_program_is_rarely_told_from_itself_however_often_one_looks():
-    rng, told, trials = np.random.default_rng(5), 0, 100
-    for _ in range(trials):
-        drawn = np.exp(0.015 * rng.standard_normal((2, MOST))).tolist()
-        for count in range(LEAST, MOST + 1):
-            sides = drawn[0][:count], drawn[1][:count]
-            if reason_to_end(*sides, Plan()):
-                break
-        found = process_ratio(*sides, CONFIDENCE)
-        told += not found.low <= 1.0 <= found.high
-    assert told <= 0.05 * trials
-
-
 def test_no_interval_of_one_process_or_of_one_too_wide():
     assert process_ratio([], [1.0], 0.95).factor is None
     one = process_ratio([2.0], [3.0, 3.0], 0.95)

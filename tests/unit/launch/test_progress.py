@@ -46,11 +46,6 @@ def test_what_is_told_of_an_event():
     assert set(STEP_RULES) <= set(RULES)
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def test_elsewhere_than_on_a_terminal_a_round_is_one_plain_line():
     stream, quiet = io.StringIO(), io.StringIO()
     for display in (Display(quiet=False, stream=stream), Display(quiet=True, stream=quiet)):
@@ -68,26 +63,6 @@ def test_elsewhere_than_on_a_terminal_a_round_is_one_plain_line():
         stream = type("Stream", (io.StringIO,), {"encoding": encoding})()
         Display(quiet=False, stream=stream).line("1 µs")
         assert stream.getvalue() == f"1 {letter}s\n"
-
-
-def test_beside_a_script_a_terminal_gets_few_lines_that_write_nothing_over():
-    stream = Terminal()
-    display = Display(quiet=False, stream=stream)
-    display.line("before")
-    with display.beside_script():
-        stream.write("Overwrite? ")
-        display.show(RULE)
-        for number in range(3):
-            display.show(SLICE | {"round": number})
-            display.show(RULE)
-        stream.write("  5%|#")
-        display.line("early page")
-        stream.write("loss 0.1")
-    display.line("Wrote [page]")
-    display.line("after")
-    rule = "profstack: steps by Optimizer.step (train)"
-    lines = ["before", "Overwrite? ", rule, "  5%|#", "early page", "loss 0.1", "Wrote [page]"]
-    assert stream.getvalue().splitlines() == [*lines, "after"]
 
 
 def test_a_reader_that_has_gone_stops_nothing():

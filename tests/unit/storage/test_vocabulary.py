@@ -1,11 +1,10 @@
 """Words that are written into a recording and read again."""
 
-from profstack.storage import vocabulary
-from profstack.storage.vocabulary import STEP_PARTS, UNOWNED, launcher_warning, undefined_profile
+from profstack.storage.vocabulary import launcher_warning, undefined_profile
 from tests.support.processes import raised_by
 
 
-def test_words_of_launchers_and_of_parts_of_the_step():
+def test_a_launcher_is_told_how_to_start_profstack():
     torchrun = "torchrun --nproc-per-node N --no-python"
     accelerate = "accelerate launch --no_python"
     for script, command in (
@@ -15,12 +14,6 @@ def test_words_of_launchers_and_of_parts_of_the_step():
     ):  # fmt: skip
         assert f"{command} profstack run --ranks all" in launcher_warning(script)
     assert [launcher_warning(script) for script in ("train.py", "", None)] == [None] * 3
-    assert all(number < 0 for number in STEP_PARTS)
-    assert len(set(STEP_PARTS.values())) == len(STEP_PARTS)
-    assert [STEP_PARTS[number] for number in UNOWNED] == ["(outside modules)", "(not attributed)"]
-    assert next(iter(STEP_PARTS.values())) == "(wait)"
-    assert vocabulary.WITH_DATA == ("recorded", "emitted")
-    assert {"LSTMCell", "ConvTranspose3d"} <= {*vocabulary.MULTIPLYING["thop"]}
 
 
 def test_a_name_that_other_tools_define_has_a_remedy(tmp_path):
