@@ -291,7 +291,12 @@ def _verdict(
     if own is None:
         return None
     ended = [each["text"] for each in _ended(ranks, missing)]
-    lost = _mismatch(ranks) or (f"{ended[0][0].upper()}{ended[0][1:]}. " if ended else "")
+    lost = _mismatch(ranks)
+    if lost:
+        step = "Let all ranks of a group call the same collectives in the same order. "
+        own = {**own, "action": f"{step}{own['action']}"}
+    elif ended:
+        lost = f"{ended[0][0].upper()}{ended[0][1:]}. "
     if len(ranks) == 1:
         return {**own, "sentence": lost + own["sentence"]}
     if found is None:

@@ -134,7 +134,11 @@ def test_ranks_that_ended_in_different_collectives_are_named_with_their_lines(se
         report["sources"] = [{"file": "/a/t.py", "text": f"if True:\n{line}\n"}]
         report["run"]["ended_at"] = {"file": "/a/t.py", "line": 2}
     words = "The ranks called different collectives and waited for each other: "
-    assert said(ranks).startswith(f"{words}{told}" if told else "Rank 0 ended with RuntimeError")
+    verdict = merged(reports(ranks))["verdict"]
+    start = f"{words}{told}" if told else "Rank 0 ended with RuntimeError"
+    assert verdict["sentence"].startswith(start)
+    assert verdict["action"].endswith("Load less.")
+    assert verdict["action"].startswith("Let all ranks") is (told is not None)
 
 
 def test_unequal_work_of_the_ranks_is_a_warning():
