@@ -12,10 +12,10 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
 # Processes, each with whole files, in the order of folders: those that start processes come first,
-# so that none of them runs alone at the end. Tests that judge a program by its times have two, and
-# the machine for themselves.
+# so that none of them runs alone at the end. Tests that judge a program by its times have two that
+# share the tests, and the machine for themselves.
 WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
-TIMED_WORKERS ?= -n 2 --dist loadfile
+TIMED_WORKERS ?= -n 2
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest

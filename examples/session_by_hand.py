@@ -75,7 +75,7 @@ def main() -> None:
 
     model.eval()
     waves = torch.randn(BATCH, LENGTH, 1)
-    with profstack.Session("inference", max_seconds=5) as inference, torch.inference_mode():
+    with profstack.Session("inference", max_seconds=2) as inference, torch.inference_mode():
         answers = inference.run(model, waves)
     print(f"answers: {tuple(answers.shape)}")
 

@@ -26,6 +26,7 @@ from profstack.analysis.layers import Selections, layer_rows, probe_effects, sel
 from profstack.analysis.loops import loop_rows, loop_warnings
 from profstack.analysis.roofline import read_peaks, roofline
 from profstack.analysis.run_bar import PROFSTACK, run_bar
+from profstack.code_owner import place_words
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
@@ -337,7 +338,9 @@ def status_reason(recorded: Recorded) -> str | None:
     if status(recorded) == "complete":
         return None
     if recorded.facts.get("uncaught") is not None:
-        return f"it ended with {recorded.facts['uncaught']}"
+        at = recorded.facts.get("uncaught_at")
+        where = f" at {place_words(*at)}" if at is not None else ""
+        return f"it ended with {recorded.facts['uncaught']}{where}"
     number = recorded.run.get("run", {}).get("signal")
     if isinstance(number, int):
         return f"it was ended by {_signal_name(number)}"
@@ -405,7 +408,10 @@ def _run(recorded: Recorded) -> schema.Run:
     """Return the facts of the run; null if the parent process was killed before writing them."""
     facts = recorded.run.get("run", {})
     empty = dict.fromkeys(schema.Run.__annotations__)
-    return cast("schema.Run", {**empty, "id": recorded.folder.resolve().name, **facts})
+    at = recorded.facts.get("uncaught_at")
+    place = None if at is None else {"file": home_relative(at[0]), "line": at[1]}
+    found = {**empty, "id": recorded.folder.resolve().name, **facts, "ended_at": place}
+    return cast("schema.Run", found)
 
 
 def _run_rate(

@@ -33,6 +33,7 @@ from profstack.capture.slices import (
     watch,
 )
 from profstack.capture.threads import made_by_multiprocessing
+from profstack.code_owner import Places, script_folder
 from profstack.environment import under_nsys
 from profstack.guard import Guard, complain, delay_signals
 from profstack.layer import Mode, Wrapper
@@ -280,10 +281,23 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
 
 
 def _note_uncaught(writer: Writer) -> None:
-    """Note an error that ended the script, which the interpreter has printed, and its remedy."""
-    if (kind := getattr(sys, "last_type", None)) is not None:
-        remedy = undefined_profile(getattr(sys, "last_value", None))
-        writer.facts({"uncaught": kind.__name__, **({"remedy": remedy} if remedy else {})})
+    """Note an error that ended the script, which the interpreter has printed, and its remedy.
+
+    Its place is the innermost of the script's own lines.
+    """
+    if (kind := getattr(sys, "last_type", None)) is None:
+        return
+    facts: dict[str, object] = {"uncaught": kind.__name__}
+    if remedy := undefined_profile(getattr(sys, "last_value", None)):
+        facts["remedy"] = remedy
+    is_own = Places.of(script_folder()).is_own
+    trace = getattr(sys, "last_traceback", None)
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if is_own(file):
+            facts["uncaught_at"] = [file, trace.tb_lineno]
+        trace = trace.tb_next
+    writer.facts(facts)
 
 
 def record_without_torch(path: str, tools: Mapping[str, object], origin: float) -> None:

@@ -116,7 +116,7 @@ def text(test: str, times: Sequence[KeptTime]) -> str:
     return f'{{{head},\n "times": [\n{lines}\n ]}}\n'
 
 
-def change_of(kept: Sequence[KeptTime], now: KeptTime, *, waited: float = 0.0) -> KeptChange | None:
+def change_of(kept: Sequence[KeptTime], now: KeptTime) -> KeptChange | None:
     """Return the change from the last kept state; None where this machine has none.
 
     That state are the newest times of one commit, however many there are. Where the commit is

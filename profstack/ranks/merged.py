@@ -7,9 +7,12 @@ tables that join the ranks. Nothing is measured again: it is made of the ranks' 
 from __future__ import annotations
 
 import copy
+import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
+from typing import cast
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from profstack.code_owner import place_words
 from profstack.compare.inequalities import step_flop
 from profstack.compare.places import Places
 from profstack.compare.sides import Side
+from profstack.findings.reading import source_line
 from profstack.ranks.straggler import (
     LEAST_LATE,
     OWN_TIMES,
@@ -34,11 +38,22 @@ from profstack.storage.schema.rank_rows import (
     RareLateness,
     Straggler,
 )
-from profstack.storage.schema.report import Place, Report, ReportWarning, Verdict
-from profstack.units import format_seconds, format_share
+from profstack.storage.schema.report import (
+    REPORT,
+    Place,
+    RankTables,
+    Report,
+    ReportWarning,
+    Tables,
+    Verdict,
+)
+from profstack.units import format_count, format_seconds, format_share
 
 # Columns of the picture of steps by rank.
 MOST_BINS = 120
+_JOINED = frozenset(RankTables.__annotations__)
+# Ranks whose work differs by less do the same.
+_SAME_WORK = 0.01
 
 
 def merged(reports: Mapping[str, Report], recorded: Collection[int] | None = None) -> Report:
@@ -72,11 +87,12 @@ def merged(reports: Mapping[str, Report], recorded: Collection[int] | None = Non
         {**row, "path": str(PurePath(shown.folder, row["path"]))} for row in tables["artifacts"]
     ]
     report["tables"] = tables
-    has_device = report["environment"].get("device") not in (None, "cpu")
-    lacking = columns_reason(tables, report["layers"], has_device=has_device)
-    report["columns_reason"] = {**lacking, **report["columns_reason"]}
-    report["cells_reason"] = {**cells_reason(tables), **report["cells_reason"]}
-    report["warnings"] = [*_ended(ranks, missing), *report["warnings"]]
+    joined = cast("Tables", {name: tables.get(name, []) if name in _JOINED else []
+                             for name in REPORT})  # fmt: skip
+    lacking = columns_reason(joined, report["layers"], has_device=False)
+    report["columns_reason"] = {**report["columns_reason"], **lacking}
+    report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
+    report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
     report["verdict"] = _verdict(ranks, shown, found, places, missing)
     return report
 
@@ -188,16 +204,76 @@ def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
             }
 
 
-def _ended(ranks: Sequence[Rank], missing: Sequence[int]) -> Iterator[ReportWarning]:
-    """Yield warnings on ranks that did not come to their end."""
-    for rank in ranks:
-        reason = rank.report["status_reason"]
-        if rank.report["status"] != "complete" and reason:
-            steps = rank.report["step"]["count"]
-            text = f"rank {rank.number}: {reason}, after {steps} steps"
-            yield {"slug": "rank-ended", "text": text}
+def _ended(ranks: Sequence[Rank], missing: Sequence[int]) -> list[ReportWarning]:
+    """Return warnings on ranks that did not come to their end, in the order of their ends."""
+    broken = [rank for rank in ranks if rank.report["status"] != "complete"]
+    # Of a rank whose own profstack was ended too, by its launcher, the end is not known: the last.
+    broken.sort(key=lambda rank: rank.report["run"]["finished_at"] or "9")
+    found: list[ReportWarning] = []
+    for rank in broken:
+        if reason := rank.report["status_reason"]:
+            count = rank.report["step"]["count"]
+            said = re.sub(r"^it (?=was |ended )", " ", reason)
+            said = said if said != reason else f": {reason}"
+            text = f"rank {rank.number}{said}, after {count} steps"
+            found.append({"slug": "rank-ended", "text": text})
     for number in missing:
-        yield {"slug": "rank-missing", "text": f"rank {number} left no report"}
+        found.append({"slug": "rank-missing", "text": f"rank {number} left no report"})
+    return found
+
+
+# Functions of torch.distributed in which all ranks of a group meet.
+_COLLECTIVE = re.compile(
+    r"\b(all_reduce|all_gather\w*|all_to_all\w*|broadcast\w*|reduce_scatter\w*|reduce|gather\w*"
+    r"|scatter\w*|barrier|monitored_barrier)\s*\("
+)
+
+
+def _called(rank: Rank) -> tuple[str, str] | None:
+    """Return the collective in whose line a rank ended, and the line; None where it was in none."""
+    place = rank.report["run"].get("ended_at")
+    if place is None:
+        return None
+    found = _COLLECTIVE.search(source_line(rank.report, place["file"], place["line"]))
+    return (found[1], place_words(place["file"], place["line"])) if found else None
+
+
+def _mismatch(ranks: Sequence[Rank]) -> str:
+    """Return that ranks ended in different collectives, which wait for each other for ever."""
+    called = {rank.number: found for rank in ranks if (found := _called(rank)) is not None}
+    if len({name for name, _ in called.values()}) < 2:
+        return ""
+    by_call: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, call in called.items():
+        by_call[call].append(number)
+    told = [
+        f"rank {', '.join(map(str, numbers))} {name} ({where})"
+        for (name, where), numbers in list(by_call.items())[:3]
+    ]
+    return f"The ranks called different collectives and waited for each other: {'; '.join(told)}. "
+
+
+_UNEQUAL = {
+    "batch size": lambda report: report["step"]["batch_size"],
+    "operations of a step": step_flop,
+}
+
+
+def _unequal(ranks: Sequence[Rank]) -> Iterator[ReportWarning]:
+    """Yield warnings on work that is not the same on all ranks."""
+    for name, read in _UNEQUAL.items():
+        values = {rank.number: value for rank in ranks if (value := read(rank.report)) is not None}
+        if not values:
+            continue
+        least, most = (pick(values, key=lambda key: values[key]) for pick in (min, max))
+        if values[most] > values[least] * (1.0 + _SAME_WORK):
+            low, high = (format_count(values[number]) for number in (least, most))
+            text = f"{name}: {low} on rank {least}, {high} on rank {most}"
+            yield {
+                "slug": "ranks-differ",
+                "text": f"the ranks' work is not the same: {text}; where ranks hold parts of one "
+                "model, that is meant",
+            }
 
 
 # The answer ---------------------------------------------------------------------------------------
@@ -215,7 +291,12 @@ def _verdict(
     if own is None:
         return None
     ended = [each["text"] for each in _ended(ranks, missing)]
-    lost = f"{ended[0][0].upper()}{ended[0][1:]}. " if ended else ""
+    lost = _mismatch(ranks)
+    if lost:
+        step = "Let all ranks of a group call the same collectives in the same order. "
+        own = {**own, "action": f"{step}{own['action']}"}
+    elif ended:
+        lost = f"{ended[0][0].upper()}{ended[0][1:]}. "
     if len(ranks) == 1:
         return {**own, "sentence": lost + own["sentence"]}
     if found is None:

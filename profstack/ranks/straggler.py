@@ -8,6 +8,7 @@ steps alone shows in no median: its waits for data and its CPU time are compared
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,8 +38,10 @@ _LATE_STEP = 0.5
 _LEAST_RARE = 0.05
 # Late steps that are more than this share are nearly all: then it is late from some step on.
 _NEARLY_ALL = 0.8
-# Fewer late steps are chance.
-_FEWEST_LATE = 3
+# Where a usual step is late by this part of the late ones, it is late in all.
+_NOT_RARE = 0.25
+# Late steps are those beyond so many usual differences, and one rank's by chance up to this.
+_BEYOND_NOISE, _BY_CHANCE = 4.0, 0.05
 # Fewer steps on either side of a change say nothing of it.
 _FEWEST = 8
 # Figures of single steps that are a rank's own: collectives make the whole step equally long.
@@ -107,18 +110,21 @@ def straggler(ranks: Sequence[Rank]) -> Straggler | None:
     """Return the rank that makes the others wait; None where none does, or nobody knows."""
     steps = StepTimes(ranks)
     late = lateness(ranks)
+    by_steps = _by_steps(ranks, steps)
+    if by_steps is not None and by_steps["rare"] is not None:
+        # A traced step may have been one of them: that does not make it late in all.
+        return by_steps
     number = max(late, key=lambda key: late[key], default=None)
     rank = next((each for each in ranks if each.number == number), None)
     if number is not None and rank is not None and _is_late(rank, late[number], ranks, steps):
-        found = steps.change(number, (rank.step_s or 0.0) * _LATE_STEP)
         return {
             "rank": number,
             "late_s": late[number],
-            "since_step": found,
+            "since_step": steps.change(number, (rank.step_s or 0.0) * _LATE_STEP),
             "rare": None,
             "whole_node": _whole_node(rank, late, ranks),
         }
-    return _in_some_steps(ranks, steps)
+    return by_steps
 
 
 def _is_late(rank: Rank, late_s: float, ranks: Sequence[Rank], steps: StepTimes) -> bool:
@@ -151,26 +157,44 @@ def _whole_node(rank: Rank, late: Mapping[int, float], ranks: Sequence[Rank]) ->
     return len(same) > 1 and min(same) >= late[rank.number] / 2.0
 
 
-def _in_some_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
-    """Return the rank that is late in some steps alone, where these cost much in all.
+def _by_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
+    """Return the rank that is late by its own steps, in some or from one on, if it costs much.
 
-    On a busy machine each rank is late now and then: it has to be so by far more than the others.
+    On a busy machine each rank is late now and then: it has to be so by far more than the others,
+    and more often than by chance.
     """
-    limit = _LATE_STEP * median(rank.step_s or 0.0 for rank in ranks)
+    step_s = median(rank.step_s or 0.0 for rank in ranks)
     late = {(rank.number, name): steps.late_s(rank.number, name)
             for rank in ranks for name in OWN_TIMES}  # fmt: skip
-    lost = {key: float(each[each >= limit].sum()) for key, each in late.items()}
+    limits = {
+        name: max(_LATE_STEP * step_s, _BEYOND_NOISE * steps.noise_s(name)) for name in OWN_TIMES
+    }
+    lost = {key: float(each[each >= limits[key[1]]].sum()) for key, each in late.items()}
     number, name = max(lost, key=lambda key: lost[key])
-    own = late[number, name]
+    own, limit = late[number, name], limits[name]
     at = np.flatnonzero(own >= limit)
     most = max((seconds for key, seconds in lost.items() if key[0] != number), default=0.0)
     lost_s = lost[number, name]
-    too_little = lost_s < _LEAST_RARE * limit / _LATE_STEP * len(own) or lost_s < _BY_FAR * most
-    if len(at) < _FEWEST_LATE or too_little or limit <= 0.0:
+    others = sum(int((each >= limit).sum()) for key, each in late.items()
+                 if key[0] != number and key[1] == name)  # fmt: skip
+    if lost_s < _LEAST_RARE * step_s * len(own) or lost_s < _BY_FAR * most or limit <= 0.0:
         return None
     numbers = steps.numbers[at]
-    apart = np.diff(numbers)
-    usual = int(np.min(apart))
+    every = math.gcd(*np.diff(numbers).tolist()) if len(at) > 1 else 0
+    # Steps at random would hardly be a multiple of the same number apart.
+    regular = every ** (2.0 - len(at)) if every > 1 else 1.0
+    if _chance(len(at), others, len(ranks)) * regular > _BY_CHANCE:
+        return None
+    since, usual = steps.change(number, limit), float(np.median(own))
+    slow = float(np.median(own[at]))
+    if since is not None or usual > _NOT_RARE * slow:
+        return {
+            "rank": number,
+            "late_s": slow if since is not None else usual,
+            "since_step": since,
+            "rare": None,
+            "whole_node": False,
+        }
     return {
         "rank": number,
         "late_s": lost_s / len(own),
@@ -178,23 +202,33 @@ def _in_some_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
         "rare": {
             "kind": "wait" if name == "wait_s" else "cpu",
             "share": len(at) / len(own),
-            "every": usual if usual > 1 and bool((apart % usual == 0).all()) else None,
+            "every": every if every > 1 else None,
             "first_step": int(numbers[0]),
-            "late_s": float(np.median(own[at])),
+            "late_s": slow,
         },
         "whole_node": False,
     }
 
 
-class StepTimes:
-    """Waits and CPU times of the steps that every rank has clean, step by step.
+def _chance(own: int, others: int, ranks: int) -> float:
+    """Return how likely one of equal ranks has so many of all late steps, or more."""
+    total, share = own + others, 1.0 / ranks
+    tail = sum(
+        math.comb(total, count) * share**count * (1.0 - share) ** (total - count)
+        for count in range(own, total + 1)
+    )
+    return min(ranks * tail, 1.0)
 
-    `numbers` are the steps; in launches whose ranks record together their slices begin at the same
-    steps, so that a step is clean on all of them or on none.
+
+class StepTimes:
+    """Waits and CPU times of the steps that all ranks have in common, step by step.
+
+    `numbers` are the steps. In launches whose ranks record together their slices begin at the same
+    steps: what a layer adds to a step it adds on all of them.
     """
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
-        rows = {rank.number: _clean_rows(rank.report) for rank in ranks}
+        rows = {rank.number: _step_rows(rank.report) for rank in ranks}
         common = set.intersection(*map(set, rows.values())) if rows else set()
         self.numbers = np.array(sorted(common), dtype=np.int64)
         self._values: dict[str, dict[int, FloatArray]] = {
@@ -219,6 +253,13 @@ class StepTimes:
             return np.zeros(0)
         return np.asarray(values[number] - np.median(others, axis=0))
 
+    def noise_s(self, name: str) -> float:
+        """Return how much a rank's lateness varies from step to step; 0 where it is not known."""
+        late = (self.late_s(number, name) for number in self._values[name])
+        apart = [np.abs(each - np.median(each)) for each in late if len(each)]
+        # Half of a normal distribution lies within 0.67 deviations.
+        return float(np.median(np.concatenate(apart))) / 0.67 if apart else 0.0
+
     def largest(self, name: str, number: int, at: NDArray[np.int64]) -> float | None:
         """Return the largest `wall_s`, `wait_s` or `cpu_s` of a rank in some of the steps."""
         values = self._values[name][number][at]
@@ -236,14 +277,15 @@ class StepTimes:
         return None
 
 
-def _clean_rows(report: Report) -> dict[int, Mapping[str, float | None]]:
-    """Return the clean steps of the reported phase by their number."""
-    clean = {row["index"] for row in report["slices"] if row["kind"] == "clean"}
+def _step_rows(report: Report) -> dict[int, Mapping[str, float | None]]:
+    """Return the warm steps of the reported phase by their number, if their waits are known."""
+    warm = {row["index"] for row in report["slices"] if row["kind"] not in ("startup", "warmup")}
     return {
         row["index"]: {"wait_s": row["wait_s"], "cpu_s": row["cpu_s"], "wall_s": row["wall_s"]}
         for row in report["tables"]["steps"]
-        if row["slice"] in clean
+        if row["slice"] in warm
         and row["index"] is not None
+        and row["wait_s"] is not None
         and not row["flags"]
         and row["phase"] == report["step"]["phase"]
     }

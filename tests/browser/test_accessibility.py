@@ -24,7 +24,11 @@ axe.run(WHERE, {resultTypes: ['violations'], selectors: false, preload: false, .
 """
 # What colours and the width of the window can change.
 _LOOKS = "{runOnly: ['color-contrast', 'scrollable-region-focusable']}"
-_OPEN = "for (const one of document.querySelectorAll('.view details')) one.open = true"
+# All is unfolded; of the rows of a table some are enough.
+_OPEN = """
+for (const one of document.querySelectorAll('.view details')) one.open = true;
+for (const one of document.querySelectorAll('.view tbody tr:nth-child(n + 9)')) one.remove()
+"""
 _LEVELS = """
 [...document.querySelectorAll('h1, .view:not([hidden]) :is(h2, h3, h4, h5, h6)')].filter(one =>
   one.getClientRects().length).map(one => Number(one.tagName[1]))
@@ -39,7 +43,9 @@ def written(tmp_path_factory):
     for name, report in (("run", whole()), ("bench", bench()), ("import", imported)):
         html.write(report, folder / f"{name}.html")
     compare_page.write(comparison(), folder / "compare.html")
-    views = (VIEWS, ("benchmark", "flops"), ("nsys",), ("overview", "modules"))
+    # Kernels are shown as operators are.
+    run = [view for view in VIEWS if view != "kernels"]
+    views = (run, ("benchmark", "flops"), ("nsys",), ("overview", "modules"))
     names = ("run", "bench", "import", "compare")
     return {folder / f"{name}.html": own for name, own in zip(names, views, strict=True)}
 

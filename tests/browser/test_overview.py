@@ -139,8 +139,8 @@ ROWS = {
     "wait 250 ms": {"wait_s": 0.25}, "rate 2.00 k": {"rate_per_s": 2000},
     "share of the time 25 %": {"time_share": 0.25}, "grown 2.00 KiB": {"grown_bytes": 2048},
     "on yes": {"on": True}, "x 12345": {"x": 12345},
-    "c.py:3, n 1": {"file": "c.py", "line": 3, "n": 1},
-    "t, k 1": {"text": "t", "k": 1},
+    "…/b/c.py:3, n 1": {"file": "a/b/c.py", "line": 3, "n": 1},
+    "…/b/c.py, k 2": {"file": "a/b/c.py", "k": 2}, "t, k 1": {"text": "t", "k": 1},
 }  # fmt: skip
 
 

@@ -113,7 +113,7 @@ def test_an_error_of_the_target_is_shown_as_its_own(bench):
 def test_ctrl_c_keeps_what_was_measured(bench):
     done, report, figures = bench("interrupts", "-q", "--warmup", "5", "--repeat", "5000", code=130)
     assert (report["status"], figures["stopped_by"]) == ("partial", "interrupt")
-    assert 0 < figures["n"] <= 150
+    assert 0 < figures["n"] < 5000
     assert figures["median_s"] >= 0.01
     assert "Traceback" not in done.stderr
     assert any(text.startswith("interrupted after") for text in figures["warnings"])

@@ -104,7 +104,7 @@ def test_a_run_records_its_threads_processes_and_operators(recorded_run):
     assert "no kernel" in report["columns_reason"]["launches.kernels"]
 
 
-SPAWNING = f"""
+FORKING = f"""
 import torch
 {SGD}import torch.multiprocessing as mp
 def work(rank, net):
@@ -116,13 +116,13 @@ def work(rank, net):
 if __name__ == "__main__":
     net = torch.nn.Linear(4, 1)
     net.share_memory()
-    mp.spawn(work, (net,), nprocs=2)
+    mp.start_processes(work, (net,), nprocs=2, start_method="fork")
 """
 
 
 def test_steps_in_processes_of_multiprocessing_are_told_of(tmp_path, run_profstack):
-    (tmp_path / "spawning.py").write_text(SPAWNING)
-    answer = run_profstack(["run", "--layers", "cprofile", "-o", "rec", "spawning.py"])
+    (tmp_path / "forking.py").write_text(FORKING)
+    answer = run_profstack(["run", "--layers", "cprofile", "-o", "rec", "forking.py"])
     report = report_of(tmp_path / "rec")
     why = report["step"]["reason"]
     assert "2 processes by multiprocessing" in why

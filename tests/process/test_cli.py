@@ -14,6 +14,7 @@ import profstack
 from profstack import commands
 from tests.support.commands import make_recording
 from tests.support.processes import CHECKOUT, clean_environment, run_python
+from tests.support.tables import cases
 
 
 def imported(folder, *words, code="from profstack.commands import main; main(sys.argv[1:])"):
@@ -44,8 +45,7 @@ def test_what_runs_before_the_script_imports_nothing_heavy(tmp_path):
         assert not found & heavy
 
 
-@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("what", ["--serve", "--snakeviz"])
+@cases("what ending code", ("--serve", signal.SIGINT, 0), ("--snakeviz", signal.SIGTERM, 143))
 def test_a_server_is_for_this_machine_only_and_ends_with_us(tmp_path, what, ending, code):
     recording = make_recording(tmp_path / "rec")
     (recording / "cprofile").mkdir()

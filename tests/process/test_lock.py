@@ -45,10 +45,9 @@ def profstack(folder, *arguments):
     return subprocess.run(command, check=False, **options)
 
 
-def test_a_check_is_equal_and_names_a_changed_line(tmp_path):
+def test_a_check_names_the_changed_line_alone(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    assert profstack(tmp_path, "check", "train.py").returncode == 2
     locked = profstack(tmp_path, "lock", "--runs", "2", "train.py")
     assert (locked.returncode, locked.stdout) == (0, "Wrote profstack.lock\n")
     text = (tmp_path / "profstack.lock").read_text()
@@ -58,21 +57,15 @@ def test_a_check_is_equal_and_names_a_changed_line(tmp_path):
     for line in ("parameters = 178", "forward_flop = 3840", 'inputs = "12x8"'):
         assert line in lines
     assert '"train.py::augment" = 1' in lines
-    equal = profstack(tmp_path, "check", "train.py")
-    assert (equal.returncode, "facts agree" in equal.stdout) == (0, True)
     script.write_text(SCRIPT.replace("optimizer.step()", "optimizer.step(); loss.item()"))
     differs = profstack(tmp_path, "check", "--annotations", "github", "train.py")
     line = 1 + script.read_text().splitlines().index("    optimizer.step(); loss.item()")
     assert differs.returncode == 1
+    assert differs.stderr.count("::error ") == 1
     assert f"1 more synchronisation a step on an accelerator, train.py:{line}" in differs.stdout
     assert f"::error file=train.py,line={line},title=profstack%3A train.py" in differs.stderr
-    other = tmp_path / "other.py"
-    other.write_text(SCRIPT)
-    refused = profstack(tmp_path, "lock", "other.py")
-    assert (refused.returncode, "-o other.lock" in refused.stderr) == (2, True)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
-        "other.py", "profstack.lock", "train.py",
-    ]  # fmt: skip
+    files = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
+    assert files == ["profstack.lock", "train.py"]
 
 
 # It starts a process, says so, and waits; neither ends by itself.

@@ -45,10 +45,7 @@ def test_slices_begin_where_the_user_says(tmp_path):
     assert not [each for each in report["warnings"] if each["slug"] == "begin-at"]
 
 
-def test_a_place_that_never_comes_is_said(tmp_path):
-    _, report = run(tmp_path, "--begin-at", "nowhere")
-    assert [each["slug"] for each in report["warnings"]][:1] == ["begin-at"]
-    assert not [row for row in report["slices"] if row["layer"]]
-    done, _ = run(tmp_path, "--force", "--begin-at", "other.py:3")
+def test_a_place_in_another_file_is_refused(tmp_path):
+    done, _ = run(tmp_path, "--begin-at", "other.py:3")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "other.py" in done.stderr

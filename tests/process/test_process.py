@@ -1,6 +1,5 @@
 """Starting the script, without torch: what arming changes stands in test_do_no_harm.py."""
 
-import ast
 import fcntl
 import os
 import pty
@@ -17,35 +16,15 @@ from profstack.launch import process
 from profstack.launch.process import SignalObserver
 from tests.support.processes import CHECKOUT, clean_environment, run_python
 
-# What a script can see of how it was started.
-LOOK = """
-import os, signal, sys
-own = lambda name: name.split(".")[0] == "profstack"
-print({
-    "argv": sys.argv,
-    "environment": dict(os.environ),
-    "path": sys.path,
-    "modules": sorted(name for name in sys.modules if not own(name)),
-    "cache": sorted(sys.path_importer_cache),
-    "finders": [type(one).__name__ for one in sys.meta_path if not own(type(one).__module__)],
-    "mask": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
-    "flags": str(sys.flags),
-    "spec": __spec__ and (__spec__.name, __spec__.origin, type(__spec__.loader).__name__),
-    "profile": sys.getprofile(),
-})
-"""
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current folder, with a script that tells what it sees; the environment is clean."""
+    """The current folder; the environment is clean."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith(("PYTHON", "PROFSTACK", "PYTEST", "COVERAGE")):
             monkeypatch.delenv(name)
     (tmp_path / "rec" / "logs").mkdir(parents=True)
-    (tmp_path / "look.py").write_text(LOOK)
     return tmp_path
 
 
@@ -66,23 +45,6 @@ def both(folder, capfd):
     return both
 
 
-@pytest.mark.parametrize(
-    ("python_path", "target"),
-    [(None, ["look.py", "-x"]), ("", ["-c", LOOK, "-x"]), ("a:b", ["-m", "look", "-x"])],
-)
-def test_the_script_sees_a_plain_start(both, monkeypatch, python_path, target):
-    if python_path is not None:
-        monkeypatch.setenv("PYTHONPATH", python_path)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    try:
-        (_, expected, _), (code, seen, errors) = both(*target)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert ast.literal_eval(seen) == ast.literal_eval(expected)
-    assert signal.SIGUSR1 in ast.literal_eval(seen)["mask"]
-    assert (code, errors) == (0, "")
-
-
 OWN_SITE = """
 import os, sys
 print('own', __file__, os.environ.get('PYTHONPATH'), sys.path[:2])
@@ -101,32 +63,6 @@ def test_the_environments_own_sitecustomize_runs_as_ever(folder, both, monkeypat
     _, (code, output, errors) = both("-c", "print('script')")
     assert (code, output) == (0, "script\n")
     assert "ZeroDivisionError" in errors
-
-
-# What of us a process holds: the finder of an editable installation is not ours.
-TELL = """
-import os, sys
-names = (*sys.modules, *(type(finder).__module__ for finder in sys.meta_path), *os.environ)
-print([name for name in names if name.lower().split(".")[0].split("_")[0] == "profstack"])
-"""
-SPAWN = f"""
-import multiprocessing, subprocess, sys
-def tell():
-    exec({TELL!r})
-if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=tell)
-    process.start()
-    process.join()
-    subprocess.run([sys.executable, '-c', {TELL!r}])
-    from profstack.launch import child
-    print(child.is_armed())
-"""
-
-
-def test_the_script_is_armed_and_its_children_are_not(folder, both):
-    (folder / "spawn.py").write_text(SPAWN)
-    plain, seen = both("spawn.py")
-    assert (plain[:2], seen[:2]) == ((0, "[]\n[]\nFalse\n"), (0, "[]\n[]\nTrue\n"))
 
 
 def test_what_stands_for_torch_fails_as_ever_or_is_left_alone(folder, both):

@@ -18,7 +18,7 @@ ROUNDING = 0.0005 * 1.001
 )
 def test_models_of_every_file_have_their_published_count():
     rows = json.loads(run_python("-W", "ignore", torchvision_macs.__file__).stdout)
-    assert len(rows) >= 45
+    assert len(rows) >= 23
     assert {row["module"] for row in rows} >= {
         *("resnet", "swin_transformer", "vision_transformer"),
         *("optical_flow", "quantization", "segmentation", "video"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from profstack.recording import Recording
 from tests.support.processes import CHECKOUT, run_python
-from tests.support.recorded_runs import SGD, report_of, rows_of
+from tests.support.recorded_runs import SGD, report_of
 
 SCRIPT = f"""
 from profstack import Session
@@ -51,13 +51,6 @@ def test_torch_may_be_imported_late_and_arguments_are_masked(tmp_path):
     report = report_of(tmp_path / "rec")
     assert (report["script"], report["run"]["exit_code"]) == ("late", None)
     assert report["environment"]["torch"]
-
-
-def test_under_nsys_it_makes_ranges_alone(tmp_path):
-    (tmp_path / "script.py").write_text(LATE.replace("layers=['cprofile'], ", ""), encoding="utf-8")
-    run_python("script.py", cwd=tmp_path, env={"NSYS_PROFILING_SESSION_ID": "7"})
-    status = dict(rows_of(tmp_path / "rec", "SELECT name, status FROM layers"))
-    assert {name for name in status if status[name] != "skipped"} == {"nvtx", "watch"}
 
 
 def test_the_example_by_hand_measures_both_parts(tmp_path):

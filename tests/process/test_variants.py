@@ -82,8 +82,6 @@ def test_all_four_are_measured_and_eager_stands_first(all_four):
         assert 0 <= row["max_difference"] < 1e-5
         assert row["tolerance"] == "rtol 1.3e-06, atol 1e-05 (float32)"
     assert (eager["speedup"], eager["compile_s"], eager["equal"]) == (1.0, None, None)
-    # gcc alone takes longer than a second, a trace of two layers does not.
-    assert all_four.rows["compile"]["compile_s"] > all_four.rows["trace"]["compile_s"]
     assert breaks_of_schema("compare", list(all_four.rows.values())) == []
 
 

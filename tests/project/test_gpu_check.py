@@ -3,7 +3,6 @@
 import json
 import sys
 
-import pytest
 import torch
 
 from tests.support.processes import CHECKOUT
@@ -72,7 +71,7 @@ def test_no_cuda_or_a_failure_is_the_exit_code(tmp_path, monkeypatch, capsys):
 
 def kernels(joined_s, lost_s, backward_s):
     net, optimizer = {"path": "Net", "depth": 0}, {"path": "(optimizer)", "depth": 0}
-    made = {
+    return {
         "kernels": [{"module": "Net", "device_s": joined_s}, {"module": None, "device_s": lost_s}],
         "modules": [
             {**net, "forward_device_s": 1.0, "backward_device_s": backward_s},
@@ -80,55 +79,66 @@ def kernels(joined_s, lost_s, backward_s):
         ],
         "launches": [{"device_busy_s": 3.0, "device_idle_s": 1.0}],
     }
-    return {"tables": made}
 
 
-def test_figures_beyond_their_limits_and_kernels_that_found_no_module_fail():
+def comparison(slug, difference_s):
+    times = [("step", difference_s, None), ("step", -0.001, 7), ("run", 4.0, None)]
+    return {
+        "verdict": {"slug": slug, "before_s": 0.010, "after_s": 0.012, "sentence": "slower"},
+        "parts": [{"of": of, "difference_s": each, "line": at} for of, each, at in times],
+    }
+
+
+def test_figures_beyond_their_limits_fail():
     found = [gpu_rows.judged("a", "b", value, (0.95, 1.05)) for value in (0.94, 0.95, 1.06, None)]
     assert verdicts(found) == [FAILED, OK, FAILED, NOT_MEASURED]
-    nothing = {"tables": {"kernels": [], "modules": [], "launches": []}}
-    for report, expected in (
+    nothing = {"kernels": [], "modules": [], "launches": []}
+    for tables, expected in (
         (kernels(97.0, 3.0, 2.0), [OK, OK, OK]),
         (kernels(90.0, 10.0, 0.1), [FAILED, FAILED, OK]),
         (nothing, [FAILED] * 3),
     ):
-        assert verdicts(gpu_rows.kernel_rows("mlp", report, on_cuda=True)) == expected
-    rows = gpu_rows.kernel_rows("mlp", kernels(97.0, 3.0, 2.0), on_cuda=True)
-    assert [row.value for row in rows] == ["0.97", "0.6667", "0.75"]
-
-
-def test_medians_and_peaks_are_held_against_torchs_own():
+        rows = gpu_rows.kernel_rows("mlp", {"tables": tables}, on_cuda=True)
+        assert verdicts(rows) == expected
     figures = {"clock": "device", "device_median_s": 0.0104, "host_median_s": 0.002, "n": 9}
     for changes, verdict in (({}, OK), ({"clock": "host", "device_median_s": None}, FAILED)):
         report = {"benchmark": {**figures, **changes}}
         rows = gpu_rows.median_rows("mlp", report, {"median_s": 0.010}, on_cuda=True)
         assert verdicts(rows) == [verdict] * 2
-        if not changes:
-            assert rows[1].value == "1.04 (10.400 ms / 10.000 ms, 9 clean steps)"
     peaks = (("cuda:0", 90), ("cuda:0", 10), ("cpu", 500))
     owners = [{"device": device, "peak_bytes": most * MIB} for device, most in peaks]
     report, said = {"tables": {"memory_owners": owners}}, {"max_memory_allocated": 100 * MIB}
     for alone, expected in ((100 * MIB, [OK, OK]), (50 * MIB, [OK, FAILED])):
         hand = {"max_memory_allocated": alone}
         assert verdicts(gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)) == expected
+    for content, line, expected in (
+        (comparison("slower", 0.003), 7, [OK, OK, OK]),
+        (comparison("slower", 0.003), 8, [OK, OK, FAILED]),
+        (comparison("unclear", 0.003), 8, [OK, NOT_MEASURED]),
+        (comparison("same", 0.003), 7, [OK, FAILED]),
+    ):
+        assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=True)) == expected
 
 
-@pytest.mark.parametrize("mistake", sorted(gpu_rows.SLUGS))
-def test_a_planted_mistake_is_found_alone(mistake):
-    slug = gpu_rows.SLUGS[mistake]
-    other = next(one for one in gpu_rows.SLUGS.values() if one != slug)
-
-    def verdict(*slugs, planted=mistake):
-        shown = {"line": 7, "gain_s": 0.001, "gain_reason": None}
-        report = {"findings": [{"slug": one, **shown} for one in slugs]}
-        return gpu_rows.mistake_rows("small", planted, report)[0].verdict
-
+def test_what_was_planted_must_be_found_alone():
     usual = "unfused-optimizer"
-    assert (verdict(slug, usual), verdict(usual), verdict(slug, other)) == (OK, FAILED, FAILED)
-    assert (verdict(usual, planted=None), verdict(slug, planted=None)) == (OK, FAILED)
+    for mistake, slug in gpu_rows.SLUGS.items():
+        other = next(one for one in gpu_rows.SLUGS.values() if one != slug)
+        for planted, slugs, verdict in (
+            (mistake, [slug, usual], OK),
+            (mistake, [usual], FAILED),
+            (mistake, [slug, other], FAILED),
+            (None, [usual], OK),
+            (None, [slug], FAILED),
+        ):
+            shown = {"line": 7, "gain_s": 0.001, "gain_reason": None}
+            report = {"findings": [{"slug": one, **shown} for one in slugs]}
+            assert gpu_rows.mistake_rows("small", planted, report)[0].verdict == verdict
+    said = "1. .item() is called 2 instead of 0 times\n   workloads.py:242  x.item()\n"
+    assert [gpu_rows.check_row(said, line).verdict for line in (242, 24)] == [OK, FAILED]
 
 
-def test_an_nsys_that_is_there_and_sees_nothing_fails():
+def test_an_nsys_or_a_lock_that_sees_nothing_fails():
     report = {"layers": [{"name": "nvtx", "reason": "nsys is not installed"}], "warnings": []}
     joined = {"range_kind": "module", "device_s": 1.0}
     for ranges, found, usable, expected in (
@@ -140,34 +150,7 @@ def test_an_nsys_that_is_there_and_sees_nothing_fails():
         tables = {"nsys_ranges": [{"kind": kind} for kind in ranges], "nsys_kernels": [*found]}
         rows = gpu_rows.nsys_rows({**report, "tables": tables}, on_cuda=True, usable=usable)
         assert verdicts(rows) == expected
-        assert ranges or rows[0].reason == "nsys is not installed"
-
-
-def test_two_locks_and_what_a_check_says_of_a_planted_wait():
     lock = '[step]\n"kernel launches" = 12\n[memory."cuda:0"]\n'
     assert verdicts(gpu_rows.lock_rows(lock, lock, on_cuda=True)) == [OK, OK, OK]
     assert verdicts(gpu_rows.lock_rows("", lock, on_cuda=True)) == [FAILED] * 3
-    without = gpu_rows.lock_rows("", "", on_cuda=False)
-    assert verdicts(without) == [OK, NOT_MEASURED, NOT_MEASURED]
-    said = "1. .item() is called 2 instead of 0 times\n   workloads.py:242  x.item()\n"
-    assert [gpu_rows.check_row(said, line).verdict for line in (242, 24)] == [OK, FAILED]
-
-
-@pytest.mark.parametrize(
-    ("slug", "line", "expected"),
-    [
-        ("slower", 7, [OK, OK, OK]),
-        ("slower", 8, [OK, OK, FAILED]),
-        ("unclear", 8, [OK, NOT_MEASURED]),
-        ("same", 7, [OK, FAILED]),
-    ],
-)
-def test_a_comparison_must_name_the_wait(slug, line, expected):
-    times = [("step", 0.003, None), ("step", -0.001, 7), ("run", 4.0, None)]
-    content = {
-        "verdict": {"slug": slug, "before_s": 0.010, "after_s": 0.012, "sentence": "slower"},
-        "parts": [{"of": of, "difference_s": each, "line": at} for of, each, at in times],
-    }
-    assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=True)) == expected
-    content["parts"][0]["difference_s"] = 0.004
-    assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=False)) == [FAILED, NOT_MEASURED]
+    assert verdicts(gpu_rows.lock_rows("", "", on_cuda=False)) == [OK, NOT_MEASURED, NOT_MEASURED]

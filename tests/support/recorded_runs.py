@@ -110,9 +110,7 @@ SHORT_PLAN = ("--rounds", "2", "--final-steps", "10")
 RUNS = {
     # All layers, enough steps for each.
     "train": ("train.py", "40", "-1", "", "0", "--token", "hunter2"),
-    # Too few steps for most layers.
-    "short": ("--layers", "cprofile,torch", "train.py", "1"),
-    "whole": ("whole.py",),
+    "whole": ("--layers", "cprofile,torch,watch", "whole.py"),
     # An error of the script's after 20 steps, and no text of its files kept.
     "error": ("--no-source", "-q", "train.py", "100", "20", "1 / 0"),
     "max_steps": ("--layers", "cprofile,torch", "--max-steps", "12", "train.py", "-1"),

@@ -249,6 +249,11 @@ class MemoryTracer:
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         try:
+            if not self.running:
+                # It was stopped in another thread, where no one could end it for this one.
+                if getattr(sys.gettrace(), "__self__", None) is self:
+                    sys.settrace(None)
+                return None
             code = frame.f_code
             own = self._files.get(code.co_filename)
             if own is None:

@@ -162,6 +162,7 @@ class RecordedFacts(TypedDict, total=False):
     finishing: tuple[float, float]
     begin_at: Text
     uncaught: Text
+    uncaught_at: tuple[str, int]
     remedy: Text
     cells: dict[str, int | str]
     cpu_capability: Text

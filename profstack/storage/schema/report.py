@@ -17,6 +17,13 @@ from profstack.storage.schema.layer_table import Join
 Reasons = dict[str, str]
 
 
+class Place(TypedDict):
+    """The script's own line."""
+
+    file: Annotated[str, "source file"]
+    line: Annotated[int, "line in that file"]
+
+
 class Run(TypedDict):
     """The run: when, how long, and how it ended."""
 
@@ -34,6 +41,7 @@ class Run(TypedDict):
     ]
     signal: Annotated[str | int | None, "number of the signal that ended it; null where none did"]
     stopped_by: Annotated[Text, "early end: max_steps, max_seconds or interrupt; null without one"]
+    ended_at: Annotated[Place | None, "own line whose error ended it; null without one"]
     rank: Annotated[Whole, "rank of the process; null without a launch of several"]
     world_size: Annotated[Whole, "processes of the launch; null where not known"]
     node: Annotated[Whole, "number of its machine in the launch; null where not known"]
@@ -785,13 +793,6 @@ class SourceText(TypedDict):
     text: Annotated[Text, "its whole text"]
     bytes: Annotated[Whole, "size of the text"]
     reason: Annotated[Text, "why there is no text"]
-
-
-class Place(TypedDict):
-    """The script's own line."""
-
-    file: Annotated[str, "source file"]
-    line: Annotated[int, "line in that file"]
 
 
 class SetupCalls(TypedDict):

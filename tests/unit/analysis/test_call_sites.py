@@ -3,8 +3,7 @@
 import pytest
 
 from profstack.analysis.call_sites import call_sites
-from profstack.analysis.watch import step_parts
-from tests.support.recordings import STEP_S, Sampled
+from tests.support.recordings import Sampled
 
 SCRIPT, TORCH = "/home/somebody/work/train.py", "/opt/lib/python3.11/site-packages/torch"
 MODULE, FIT = (SCRIPT, 90, "<module>"), (SCRIPT, 70, "fit")
@@ -23,19 +22,14 @@ STACKS = (
     (3, 1, (SCRIPT, 71, "<listcomp>")))  # fmt: skip
 
 
-def sampled(folder, stacks, inside=(FIT,), **more):
-    made = Sampled(folder)
-    begins = made.even(sum(count for count, *_ in stacks))
-    at = iter(begins)
-    for count, weight, *stack in stacks:
-        for _ in range(count):
-            made.sample(next(at) + 0.01, MODULE, *inside, *stack, weight=weight, **more)
-    return made.recorded()
-
-
 def test_each_sample_is_of_the_outermost_function_beside_the_work(tmp_path):
     whole = sum(count * weight for count, weight, *_ in STACKS)
-    found = call_sites(sampled(tmp_path / "rec", STACKS))
+    made = Sampled(tmp_path / "rec")
+    at = iter(made.even(sum(count for count, *_ in STACKS)))
+    for count, weight, *stack in STACKS:
+        for _ in range(count):
+            made.sample(next(at) + 0.01, MODULE, FIT, *stack, weight=weight)
+    found = call_sites(made.recorded())
     shares = {(site.name, site.part): site.share for site in found}
     # `loss_of` calls the model, which is the model's; `fit` holds all the work.
     assert shares == pytest.approx({
@@ -47,36 +41,3 @@ def test_each_sample_is_of_the_outermost_function_beside_the_work(tmp_path):
     assert (first.file, first.line, first.hottest) == (SCRIPT, 1, (SCRIPT, 45, "mix"))
     assert first.in_hottest == pytest.approx(18 / whole)
     assert next(site for site in found if site.name is None).line == 71
-
-
-def test_without_a_training_the_calls_of_the_model_are_the_work(tmp_path):
-    stacks = ((20, 1, CALL, FORWARD), (29, 1, AVERAGE), (2, 1, CALL, LINEAR))
-    answer = (SCRIPT, 80, "answer")
-    found = call_sites(sampled(tmp_path / "rec", stacks, inside=(answer,)))
-    assert [site.name for site in found] == ["average", "forward"]
-    assert [site.share for site in found] == pytest.approx([29 / 51, 20 / 51])
-    # A line that has a library make the steps is no place of its own.
-    fit = sampled(tmp_path / "fit", ((40, 1, BACK), (20, 1)))
-    assert call_sites(fit) == []
-    # Too few samples, and what evaluates, say nothing.
-    assert call_sites(sampled(tmp_path / "few", stacks[:2], inside=(answer,))) == []
-    assert call_sites(sampled(tmp_path / "eval", stacks, evaluating=1)) == []
-
-
-def test_a_rare_pause_is_no_part_of_the_usual_step(tmp_path):
-    def sites(walls, name):
-        made = Sampled(tmp_path / name)
-        for begin, wall in zip(made.begins("watch", walls), walls, strict=True):
-            pause = [FIT, (SCRIPT, 60, "save")] if wall > STEP_S else [FIT, AVERAGE]
-            made.sample(begin + 0.004, MODULE, FIT, BACK)
-            made.sample(begin + 0.006, MODULE, *pause, weight=1.0 if wall == STEP_S else 200.0)
-        recorded = made.recorded()
-        return {site.name: site.share for site in call_sites(recorded)}, step_parts(recorded)
-
-    usual, parts = sites([STEP_S] * 60, "usual")
-    assert usual == pytest.approx({"average": 0.5})
-    rare = [STEP_S] * 30 + [40 * STEP_S] + [STEP_S] * 29
-    assert sites(rare, "rare") == (usual, parts)
-    # What comes at every tenth step is of the steps.
-    often = ([STEP_S] * 9 + [40 * STEP_S]) * 6
-    assert sites(often, "often")[0]["save"] == pytest.approx(1200 / (1200 + 54 + 60))

@@ -8,7 +8,6 @@ import pytest
 
 from profstack.analysis import clean_steps as module
 from profstack.stats.blocks import COVERED
-from profstack.storage.vocabulary import BENCH_FACT
 from tests.support.recordings import Run
 from tests.support.tables import cases
 
@@ -114,26 +113,6 @@ def test_faster_steps_after_the_last_layer_are_changed_work(run, more):
     assert 144 * 15 / 16 - 1 <= place <= 144 * 17 / 16 + 1
 
 
-def test_what_is_no_changed_work(tmp_path):
-    for share, tells in ((0.03, False), (0.08, True)):
-        slugs = changed_work(Run(tmp_path / str(share)), 0.02 * (1 - share))[2]
-        assert ("work-changed" in slugs) is tells
-    parts = (("clean", (30, 0.02)), ("clean", (60, 0.01)), ("torch", [0.015] * 3))
-    found = made(Run(tmp_path / "followed"), *parts, ("clean", (20, 0.01)))
-    assert found[1:] == ([*range(30, 90), *range(93, 113)], [])
-
-
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("settled", [True, False])
-def test_a_benchmark_that_was_warm_has_no_warmup(run, settled, apart):
-    figures = {"median_s": 0.0095, "warmup_settled": settled}
-    run.writer.facts({BENCH_FACT: {"figures": figures, "problems": [], "layers_apart": apart}})
-    clean, numbers, _ = made(run, ("clean", [0.05, 0.04, 0.03, *scattered(30, 0.01)]))
-    warm = (0, 33) if settled and not apart else (3, 30)
-    assert (clean.warmup_steps, len(numbers), clean.median_s) == (*warm, 0.0095)
-    assert clean.session_median_s == pytest.approx(0.01, rel=0.01)
-
-
 # Events of one stream see nothing of another: then the host's times count.
 @pytest.mark.parametrize("share", [COVERED * 1.001, COVERED * 0.999, 5.0, 0.5, None])
 def test_the_devices_times_count_where_all_are_known_and_cover_the_hosts(run, share):
@@ -163,31 +142,3 @@ def test_a_lasting_change_leaves_the_earlier_steps(run, factor, number, earlier,
         text = clean.warnings[0]["text"]
         assert ("torch" in text, "only the earlier" in text) == (True, kept == "earlier")
         assert float(text.split("take ")[1].split()[0]) == pytest.approx(factor, abs=0.01)
-
-
-def test_slices_beside_an_observed_one_are_the_nearest(run):
-    made(run, *(("clean", [wall] * 2) for wall in (0.010, 0.011)))
-    slices = [run.torch([0.02] * 3), run.cprofile([0.03] * 3)]
-    made(run, *(("clean", [wall] * 2) for wall in (0.012, 0.013)))
-    slices.append(run.torch([0.02] * 2))
-    recorded = run.recorded()
-    steps = recorded.steps[recorded.steps["kind"] == "clean"]
-    beside = module.slices_beside(steps, slices, "host")
-    assert beside == ([[0.011] * 2] * 2, [[0.012] * 2] * 2)
-    clean = module.Clean(steps, 0, [])
-    own, flat, clock = module.compared(recorded, clean, slices[:1])
-    assert own["wall_s"].tolist() == [0.02] * 3
-    assert (flat, clock) == ([[0.011] * 2, [0.012] * 2], "host")
-    assert len(module.compared(recorded, clean, slices[2:])[1]) == 4
-
-
-def test_a_layer_without_events_is_compared_by_the_hosts_clock(run):
-    run.slice("clean", [0.01] * 4, devices=[0.011] * 4)
-    without = run.torch([0.02] * 2, devices=[0.03, None])
-    having = run.cprofile([0.02] * 2, devices=[0.03, 0.04])
-    run.slice("clean", [0.01] * 4, devices=[0.012] * 4)
-    recorded = run.recorded()
-    clean = module.clean_steps(recorded)
-    assert clean.clock == "device"
-    assert module.compared(recorded, clean, [without])[1:] == ([[0.01] * 4] * 2, "host")
-    assert module.compared(recorded, clean, [having])[1:] == ([[0.011] * 4, [0.012] * 4], "device")

@@ -1,13 +1,11 @@
 """Counted operations: sums along the tree, the counter of record, and where counters disagree."""
 
-import json
-
 import pytest
 
-from profstack.analysis import build, flops
+from profstack.analysis import flops
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.modules import TIMED
-from profstack.storage.vocabulary import NO_OPERATIONS, OUTSIDE
+from profstack.storage.vocabulary import OUTSIDE
 from tests.support.cells import cells
 from tests.support.recordings import by, operator
 from tests.support.recordings import module as module_of
@@ -108,8 +106,6 @@ def test_steps_that_the_torch_layer_timed_lead_where_they_did_other_work(run, la
     if leads:
         first = counters[SHAPES]
         assert (first.total(), first.apart) == (pytest.approx(1_000_000 * later), True)
-        words = [word in warnings[0]["text"] for word in ("1.00 M", "mean of the 4 ")]
-        assert (words, flops.disagreements(counters, {})) == ([True, True], [])
         rows = by(flops.flop_rows(recorded, counters, timed), "counter")
         assert "other work" in rows[OF_RECORD]["difference"]
     assert flops.of_timed_steps(recorded, known, None)[1] == []
@@ -136,7 +132,8 @@ def test_clean_steps_of_other_inputs_are_not_those_that_were_counted(run, batch,
 GRAPH = "## Call CompiledFxGraph xyz ##"
 
 
-@pytest.mark.parametrize(("sizes", "varies"), [((32, 32, 32), 0), ((12, 40, 96), 1)])
+# Up to a fifth between the quartiles, of which the upper one is the third size.
+@pytest.mark.parametrize(("sizes", "varies"), [((40, 40, 48), 0), ((40, 40, 49), 1)])
 def test_compiled_steps_of_varying_inputs_have_warm_counts_and_no_rate(run, sizes, varies):
     # The first step compiled, and counted more than any warm one does.
     hidden = count(SHAPES, None, 3, operator=GRAPH)
@@ -151,11 +148,11 @@ def test_compiled_steps_of_varying_inputs_have_warm_counts_and_no_rate(run, size
     assert ("differ in size" in (why or "")) is bool(varies)
 
 
-def half_of_attention(run, batch=32):
+def half_of_attention(run):
     attention = count(OF_RECORD, 500, 2, operator="aten._scaled_dot_product_attention")
     counting(run, count(OF_RECORD, 1000, 3), attention)
     rows = (SHAPES, 1000, 3, "aten::mm"), (PROFILER, 1030, 3, "linear"), (PROFILER, 70, 1, "relu")
-    detail(run, *(count(*row, operator=name) for *row, name in rows), batch=batch)
+    detail(run, *(count(*row, operator=name) for *row, name in rows))
 
 
 def test_a_disagreement_names_the_operators_and_the_amounts(run):
@@ -166,42 +163,12 @@ def test_a_disagreement_names_the_operators_and_the_amounts(run):
     assert f"{1030 / 1500:.3f} times" in profiler
     assert profiler.endswith(f"Net.body ({ATTENTION})")
     found = differences(run)
-    assert found[OF_RECORD] is None
     assert found[SHAPES] == f"forward 0.667 times the record: -500 {ATTENTION}"
     # 1100 of 1500: nothing of attention, 30 of 1000 for biases, and 70 by element.
     text = found[PROFILER]
     assert text.startswith(f"forward {1100 / 1500:.3f} times the record: -500 in Net.body (")
     for words in ("which it does not count", "+70 ", "(relu 70)", "+30 in formulas"):
         assert words in text
-
-
-def test_a_tool_that_counts_where_the_record_does_not(run):
-    counting(run, count(OF_RECORD, 1000, 3, backward=1), count("thop", M, 3, operator="Linear"))
-    [text] = disagreeing(run)
-    assert text.startswith(f"thop counts multiply-adds in forward, and {OF_RECORD} none;")
-
-
-def test_counts_of_other_inputs_are_not_compared(run):
-    half_of_attention(run, batch=7)
-    assert disagreeing(run) == []
-    assert "other inputs" in differences(run)[SHAPES]
-    for condition, told in (("WHERE slice = 0", True), ("", False)):
-        run.writer._database.execute(f"UPDATE steps SET shape = NULL {condition}")
-        text = differences(run)[SHAPES]
-        assert text.startswith("forward 0.667 times the record")
-        assert ("not known" in text) is told
-
-
-def test_counters_that_agree_say_so(run):
-    rows = [count(OF_RECORD, 1000, 3), count(OF_RECORD, 3000, 3, backward=1)]
-    rows.append(count("thop", 1000, 3, operator="Linear"))
-    counting(run, *rows, count("fvcore", 2000, 3, operator="linear"))
-    detail(run, count(SHAPES, 1000, 3), count(SHAPES, 4500, 3, backward=1))
-    found = differences(run)
-    assert found[SHAPES].startswith("backward 1.500 times the record: +1.50 k aten::mm")
-    assert (found["thop"], found[PROFILER]) == ("the same forward", None)
-    assert "forward 2.000 times the record: +1.00 k in Net.body.fc" in found["fvcore"]
-    assert "counts 2 times" in found["fvcore"]
 
 
 M, LITTLE = 1_000_000, 50_000_000 * flops.NEGLIGIBLE
@@ -245,8 +212,7 @@ def test_causal_attention_has_both_totals(run, masked, causal):
 def test_what_was_not_counted_is_listed_with_its_time(run):
     lost = [("aten.cos.default", 3, 2), ("aten.erf", 3, 5), ("aten.sin", None, 1)]
     rows = [count(OF_RECORD, None, n, operator=name, calls=calls) for name, n, calls in lost]
-    for name, calls in (("nn.LSTM", 2), ("cos", 4)):
-        rows.append(count(PROFILER, None, 3, operator=name, calls=calls))
+    rows.append(count(PROFILER, None, 3, operator="cos", calls=4))
     counting(run, count(OF_RECORD, 1000, 3), *rows)
     times = (("aten::cos", 6, 0.003), ("aten::mv", 12, 0.009), ("aten::erf", 6, 0.004))
     run.torch([0.012, 0.017, 0.013], frames={"operators": [operator(*each) for each in times]})
@@ -255,24 +221,5 @@ def test_what_was_not_counted_is_listed_with_its_time(run):
     assert cells(found[OF_RECORD], "operator calls time_share") == [
         ("aten::erf", 5.0, erf), ("aten::cos", 2.0, cos), ("aten::sin", 1.0, None)]  # fmt: skip
     # Known to be missed without an error, where it ran.
-    assert cells(found[PROFILER], "operator calls time_share") == [
-        ("aten::mv", 4.0, mv), ("cos", 4.0, cos), ("nn.LSTM", 2.0, None)]  # fmt: skip
-    assert found[PROFILER][0]["why"] == flops.KNOWN_MISSES["aten::mv"]
-
-
-def test_a_counter_without_figures_says_why(run):
-    counting(run, count(OF_RECORD, 1000, 3))
-    missing, broken = "flops-profiler is not installed", "fvcore has no figures: it raises"
-    texts = (("flops", f"flops: {missing}"), ("flops", broken), ("torch", "thop"))
-    run.writer.write({"notes": [{"slug": "x", "layer": n, "text": text} for n, text in texts]})
-    found = {name: row["note"] for name, row in rows_in(run).items()}
-    assert "torch layer" in found.pop(SHAPES)
-    # An optional tool has a row only if it was there.
-    assert found == {OF_RECORD: None, PROFILER: missing, "fvcore": broken}
-    # Of another slice it is no news that one was without operations.
-    run.writer._database.execute("UPDATE notes SET text = ?", (NO_OPERATIONS,))
-    assert "its own slice" in flops.limited(NO_OPERATIONS, record_in(run))
-    assert NO_OPERATIONS not in json.dumps(build.build_report(run.recorded()))
-    assert flops.limited(NO_OPERATIONS, None) == NO_OPERATIONS
-    run.layers(flops="recorded")
-    assert rows_in(run)[SHAPES]["note"] == "the layer torch was not asked for"
+    known = [("aten::mv", 4.0, mv), ("cos", 4.0, cos)]
+    assert cells(found[PROFILER], "operator calls time_share") == known

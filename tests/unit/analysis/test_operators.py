@@ -8,9 +8,8 @@ from profstack.analysis.modules import TIMED
 from profstack.storage.schema.rows import CLEAN_SLICES, OTHER_SLICES
 from profstack.storage.vocabulary import OWN_REGION
 from tests.support.cells import among, cell, cells
-from tests.support.recordings import Run, operator
 from tests.support.recordings import module as module_of
-from tests.support.tables import rows_of
+from tests.support.recordings import operator
 
 CLEAN_S = 0.0137
 TREE = [module_of(2, "Net"), module_of(3, "Net.fc", 2)]
@@ -26,15 +25,6 @@ def seen(run, made, *rest):
 
 def operators_of(run):
     return seen(run, module.operators, CLEAN_S, of_operators(counted(run.recorded())))
-
-
-def test_a_sum_with_an_unknown_part_is_unknown(run):
-    known = [(600, "a", {}), (None, "a", {"backward": 1}), (900, "b", {})]
-    known.append((1200, "a", {"module_id": 3}))
-    rows = [operator("aten::mm", 3, 0.006, moved_bytes=n, shapes=x, **more) for n, x, more in known]
-    run.torch([0.012] * 3, frames={"operators": rows})
-    found = {(row["shapes"], row["module"]): row["moved_bytes"] for row in operators_of(run)}
-    assert found == {("a", None): None, ("b", None): 300, ("a", "Net.fc"): 400}
 
 
 def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
@@ -60,15 +50,6 @@ def test_operations_of_several_shapes_follow_from_the_shapes_of_a_product(run):
     assert found == {key: adds and 2 * 2 * adds for key, adds in known.items()} | single
 
 
-def test_kernels_are_per_step_the_longest_first(run):
-    same = {"device": "cuda:0", "stream": 7, "operator": "aten::mm", "name": "gemm"}
-    ran = [(3, 6, 0.009), (None, 3, 0.012), (3, 3, 0.006)]
-    rows = rows_of("module_id calls device_s", *ran, **same)
-    run.torch([0.012] * 3, frames={"kernels": rows})
-    found = cells(seen(run, module.kernels), "module calls device_s")
-    assert found == [("Net.fc", near(3), near(0.005)), (None, 1, near(0.004))]
-
-
 def launch(step, device="cuda:0", **values):
     host = {"operators": 10 + step, "outermost": 4 + step, "operators_s": 0.002 * (1 + step)}
     own = {"kernels": 5, "launches": 4, "launches_s": 0.0006, "busy_s": 0.003, "idle_s": 0.007}
@@ -92,20 +73,6 @@ def test_launches_are_numbered_as_steps_of_the_run(run):
     expected |= {"operator_s": (0.002 + 0.006 + 0.004) / 22, "kernels": 20 / 3, "launches": 12 / 3}
     expected |= {"launches_total_s": 0.0024 / 3, "launch_s": 0.0024 / 12, "reason": None}
     assert among(expected, seen(run, module.launch_means)) == near(expected)
-
-
-def test_how_many_steps_have_launches_and_why_none(run):
-    assert "no slice" in module.launch_means(run.recorded(), None)["reason"]
-    nothing = dict.fromkeys(("kernels", "launches", "launches_s"))
-    run.torch([0.012] * 3, number=1, frames={"launches": [launch(0, **nothing)]})
-    means = seen(run, module.launch_means)
-    assert cell(means, "operators kernels launch_s") == (10, None, None)
-    assert "no kernel" in means["reason"]
-    count = module.MOST_STEPS + 5
-    run.torch([0.012] * count, frames={"launches": [launch(step) for step in range(count)]})
-    steps = [row["step"] for row in seen(run, module.launches)]
-    assert steps == list(range(3, module.MOST_STEPS + 3))
-    assert seen(run, module.launch_means)["steps"] == count
 
 
 def test_a_gap_is_named_by_its_longest_one(run):
@@ -166,33 +133,3 @@ def test_times_are_clean_and_work_is_that_of_the_profile(run):
     # One that no clean slice entered has the times of all others.
     known = (near(3 / 4), OTHER_SLICES, None, None)
     assert cell(crop, "calls measured_in operator_s host_net_bytes") == known
-
-
-def test_two_layers_that_share_a_slice_have_its_steps_once(run):
-    run.torch([0.012] * 3, mode="shared", frames={"region_times": [timed("load", 6, 0.06)]})
-    # The same steps in a second slice.
-    run.writer.write({"slices": [{**run.rows["slices"][0], "slice": 1, "layer": "cprofile"}]})
-    assert cell(regions_of(run)[OWN_REGION, "load"], "calls wall_s") == near((2.0, 0.02))
-
-
-def test_names_with_very_many_numbers_are_one(tmp_path):
-    for more in (0, 1):
-        run, count = Run(tmp_path / str(more)), module.MOST_ALIKE + more
-        steps = [timed(f"step {number}/layer {number % 3}", 1, 0.001) for number in range(count)]
-        run.clean(count, frames={"region_times": steps})
-        found = {path: row["calls"] for (_, path), row in regions_of(run).items()}
-        assert (sum(found.values()), len(found)) == (near(1.0), 3 if more else count)
-    assert set(found) == {f"step #/layer {number}" for number in range(3)}
-    assert found["step #/layer 0"] == near(11 / 33)
-
-
-def test_ranges_are_listed_kind_by_kind_the_most_frequent_first(run):
-    kinds = ["region", "module", "other", "optimizer", "step", "backward", "forward"]
-    rows = [{"kind": kind, "name": kind, "calls": 6, "emit_s": 0.003} for kind in kinds]
-    rows += [{"kind": "module", "name": "busy", "calls": 9, "emit_s": None}]
-    run.slice("nvtx", [0.01] * 3, layer="nvtx", mode="timed", frames={"ranges": rows})
-    recorded = run.recorded()
-    found = module.ranges(recorded, recorded.select_all("nvtx"))
-    names = "step forward backward optimizer busy module region other"
-    assert " ".join(row["name"] for row in found) == names
-    assert cells(found[4:6], "calls emit_s") == [(near(3), None), (near(2), near(0.001))]

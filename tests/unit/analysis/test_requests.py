@@ -12,17 +12,17 @@ from tests.support.tables import near, of
 WALLS = [0.010, 0.030, 0.020, 0.050, 0.040, 0.070, 0.060, 0.090, 0.080, 0.100, 0.110]
 
 
-def served(folder, *, phase="eval", count=11, cached=1, **more):
+def served(folder, cached=1):
     """Calls of `generate`, the later ones on longer prompts; a layer watched the last one."""
-    run = Run(folder, "generate", phase)
+    run = Run(folder, "generate", "eval")
     run.clean(10, wall=0.01)
     first = run.steps
-    run.slice("clean", WALLS[:count], **more)
+    run.slice("clean", WALLS)
     run.torch([9.0])
     rows = [
         {"step": first + n, "wall_s": wall, "first_token_s": wall / 4, "sequences": 2,
          "prompt_tokens": 8 if n < 7 else 16, "new_tokens": 5 + n, "cached": cached}
-        for n, wall in enumerate([*WALLS[:count], 9.0])
+        for n, wall in enumerate([*WALLS, 9.0])
     ]  # fmt: skip
     rows[1] |= {"first_token_s": None, "cached": None}
     run.writer.write({"generations": rows})
@@ -45,26 +45,11 @@ def test_half_take_no_longer_and_99_of_100(tmp_path):
     assert counts == sorted(counts, reverse=True)
 
 
-def test_a_training_has_no_requests_and_few_have_no_percentile(tmp_path):
-    recorded, clean, _ = served(tmp_path / "train", phase="train")
-    assert requests(recorded, clean) is None
-    assert tokens(recorded, clean) is not None
-    for count in (4, 5):
-        run = Run(tmp_path / f"{count}", "module", "eval")
-        run.clean(count, wall=0.01)
-        run.close()
-        recorded = run.recorded()
-        assert (requests(recorded, clean_steps(recorded)) is None) is (count == 4)
-        assert tokens(recorded, clean_steps(recorded)) is None
-
-
 def test_tokens_are_counted_over_the_time_of_their_calls(tmp_path):
     recorded, clean, rows = served(tmp_path / "rec")
     found = tokens(recorded, clean)
-    added, known = (
-        [row["new_tokens"] for row in rows],
-        [row for row in rows if row["first_token_s"]],
-    )
+    added = [row["new_tokens"] for row in rows]
+    known = [row for row in rows if row["first_token_s"]]
     first = statistics.median(row["first_token_s"] for row in known)
     later = statistics.median(0.75 * row["wall_s"] / (row["new_tokens"] - 1) for row in known)
     names = "generations sequences prompt_tokens new_tokens cached first_token_p50_s later_token_s"

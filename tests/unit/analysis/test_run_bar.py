@@ -89,34 +89,18 @@ def test_every_second_has_one_owner(made):
     assert [row["name"] for row in found["other"]["functions"]] == [None]
 
 
-def test_an_overdue_step_is_of_what_its_samples_say(made):
-    made.begins("clean", [0.02] * 20)
-    made.slice("clean", [0.02, 0.8, *[0.02] * 8])
-    made.sample(made.now - 0.97, MAIN)
-    for place in range(60):
-        stack = (LOG,) if place < 20 else (DATA, FORWARD)
-        made.sample(made.now - 0.9 + 0.01 * place, MAIN, *stack, overdue=1)
-    found = parts_of(made, made.now + 1.25, [made.now, made.now])
-    parts = {name: found[name]["wall_s"] for name in ("logging and callbacks", "other")}
-    beyond_s = 0.8 - found["steps"]["wall_s"] / 30
-    assert parts == pytest.approx({"logging and callbacks": beyond_s / 3, "other": beyond_s / 1.5})
-    assert [row["name"] for row in found["other"]["functions"]] == ["read_data"]
-
-
 @cases("stack evaluating owner", (SAVE, None, "checkpoints and saving"),
        ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
        ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
        (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
        ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
        ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
-       (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), LOADER), None, "other"),
        (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
-       ((SCRIPT, 3, "plots"), 1, "other"), (FORWARD, 1, "evaluation"),
+       (FORWARD, 1, "evaluation"),
        (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
        (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
        ((COMPILE, 3, "_compile"), None, "first step and compilation"),
-       ((COMPILE, 3, "<module>"), None, "start-up and imports"),
-       (("/x/torch/_inductor/compile_fx.py", 3, "run"), None, "other"))  # fmt: skip
+       ((COMPILE, 3, "<module>"), None, "start-up and imports"))  # fmt: skip
 def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     made.sample(0.1, MAIN, STEP, weight=9)
     made.begins("clean", [0.02] * 5)
@@ -137,12 +121,3 @@ def test_without_the_ends_of_the_run_there_is_no_bar(made):
         rows, reason = run_bar(recorded, clean_steps(recorded))
         told.append((rows, reason.split()[-1]))
     assert told == [([], "known"), ([], "written"), ([], "began")]
-
-
-def test_without_the_watch_all_before_torch_was_there_is_imports(made):
-    made.begins("clean", [0.02] * 5)
-    end = made.now
-    found = parts_of(made, end + 0.5, [end, end])
-    # The process began half a second before the recording, and torch was there after a quarter.
-    assert found["start-up and imports"]["wall_s"] == pytest.approx(0.5 + 0.25)
-    assert found["model and data set-up"]["wall_s"] == pytest.approx(0.5)

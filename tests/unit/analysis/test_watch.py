@@ -8,7 +8,6 @@ from profstack.analysis.clean_steps import Clean
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.cells import cell, cells
 from tests.support.recordings import STEP_S, Sampled
-from tests.support.tables import cases
 
 SCRIPT, HELPER = "/home/somebody/work/train.py", "/home/somebody/work/parts/data.py"
 LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
@@ -32,10 +31,6 @@ def outliers(made, clean=(STEP_S,) * 5):
     return watch.outlier_rows(made.recorded(), Clean(steps, 0, []))
 
 
-def grown_in(made, clean=(STEP_S,) * 5):
-    return cells(outliers(made, clean), "index rss_bytes")
-
-
 def test_shares_are_of_the_time_and_counts_of_the_looks(made):
     made.sample(0.5, MAIN, weight=6.0)
     made.sample(0.6, MAIN, STEP, weight=2.0)
@@ -50,15 +45,6 @@ def test_shares_are_of_the_time_and_counts_of_the_looks(made):
         ("step", "forward", 1, 0.375, 0.375, 1), ("step", "step", 2, 0.125, 0.5, 1),
         ("step", "<module>", 2, 0.0, 0.5, 1), ("other", "save", 1, 1.0, 1.0, 1),
         ("other", "<module>", 1, 0.0, 1.0, 1)]  # fmt: skip
-
-
-# Of a very long run the steps are not written one by one, their slices are.
-def test_steps_that_were_only_counted_are_steps_all_the_same(made):
-    made.even(1, "clean")
-    begin = made.even(100)[0]
-    made.writer._database.execute("DELETE FROM steps WHERE slice = 1")
-    made.sample(begin + 1.0, MAIN, STEP)
-    assert {row["phase"] for row in watch.watch_rows(made.recorded())} == {"step"}
 
 
 def test_growth_belongs_to_where_it_ended_and_a_pause_is_nobodys(made):
@@ -79,7 +65,6 @@ def test_growth_belongs_to_where_it_ended_and_a_pause_is_nobodys(made):
     [
         # As py-spy writes them: without the folders that modules are imported from.
         (("runpy.py", "train.py", "model.py", "torch/nn/functional.py"), ("train.py", "model.py")),
-        (("threading.py", "queue.py"), ()),
         (("json/decoder.py", "tools/train.py", "tools/model.py", "train.py"),
          ("tools/train.py", "tools/model.py")),
         (("<thread>", "train.py", "numpy/core.py"), ("train.py",)),
@@ -104,22 +89,6 @@ def test_a_line_is_the_innermost_one_of_the_scripts_own_folder(made, tmp_path):
     shares = {line: share for line, (share, _) in watch.line_shares(recorded, "step").items()}
     assert shares == {(SCRIPT, 20): 0.4, (HELPER, 7): 0.4}
     assert watch.line_shares(recorded, "startup") == {(SCRIPT, 30): (1.0, None)}
-    text = Sampled(tmp_path / "text")
-    stack = ("<string>", 4, "<module>"), ("<string>", 2, "work"), FORWARD
-    text.sample(text.even(1)[0] + 0.01, *stack)
-    assert list(watch.line_shares(text.recorded())) == [("<string>", 2)]
-
-
-def test_function_shares_have_the_keys_of_functions(made, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/somebody")
-    made.sample(0.1, MAIN)
-    begins = made.even(2)
-    made.sample(begins[0] + 0.01, MAIN, STEP)
-    made.sample(begins[1] + 0.01, MAIN, STEP, FORWARD, weight=3.0)
-    recorded, train = made.recorded(), "~/work/train.py"
-    steps = {(train, 1, "step"): 0.25, (LIBRARY, 1, "forward"): 0.75}
-    assert watch.function_shares(recorded) == steps
-    assert watch.function_shares(recorded, "startup") == {(train, 1, "<module>"): 1.0}
 
 
 def test_slow_steps_stand_out_against_the_clean_ones(made):
@@ -138,28 +107,6 @@ def test_slow_steps_stand_out_against_the_clean_ones(made):
         (23, 40, doing, near(25.0), 0), (19, 0, None, near(1.55), None)]  # fmt: skip
     spread = [STEP_S * factor for factor in (0.2, 0.6, 1.0, 1.4, 1.8)]
     assert cells(outliers(made, spread), "index") == [(23,)]
-
-
-def test_growth_between_two_samples_goes_to_the_step_with_most_of_the_time(made):
-    # Steps far shorter than the interval: the one that took the memory took the time, too.
-    walls = [0.001] * 40
-    walls[17] = 0.006
-    begins = made.begins("watch", walls)
-    made.sample(begins[0], weight=0.0)
-    for place, grown in ((13, 0), (20, 64 * MIB), (39, 0)):
-        made.sample(begins[place], MAIN, STEP, grown=grown)
-    found = outliers(made, [0.001] * 9)
-    assert cells(found, "index rss_bytes samples") == [(17, 64 * MIB, 0)]
-
-
-def test_many_outliers_are_cut_to_those_that_stand_out_most(made, monkeypatch):
-    monkeypatch.setattr(watch, "MOST_ROWS", 5)
-    begins = made.begins("watch", [STEP_S * (2 + number) for number in range(30)])
-    made.sample(begins[0] + 0.001, weight=0.0)
-    made.sample(begins[0] + 0.02, MAIN, STEP, grown=64 * MIB)
-    for begin in begins[1:]:
-        made.sample(begin + 0.001, MAIN, STEP)
-    assert [row["index"] for row in outliers(made)] == [29, 28, 27, 26, 0]
 
 
 def test_what_it_was_doing_is_as_far_as_most_samples_agree(made):
@@ -196,14 +143,7 @@ def test_a_step_takes_memory_from_its_limit_on(made, usual, less):
         grown = taken if number == 7 else usual - number % 2 * (usual > 0)
         made.sample(begin + 0.010, MAIN, STEP, grown=grown)
         made.sample(begin + 0.019, MAIN, STEP, grown=-grown)
-    assert grown_in(made) == [(7, taken)] * (not less)
-
-
-def test_times_of_the_device_count_where_those_are_the_clean_ones(made):
-    made.slice("watch", [STEP_S] * 4, devices=[0.05, 0.2, None, 0.06])
-    clean = pd.DataFrame({"wall_s": [STEP_S] * 3, "device_s": [0.05] * 3})
-    rows = watch.outlier_rows(made.recorded(), Clean(clean, 0, [], clock="device"))
-    assert cells(rows, "index wall_s factor") == [(1, STEP_S, near(4.0))]
+    assert cells(outliers(made), "index rss_bytes") == [(7, taken)] * (not less)
 
 
 @pytest.mark.parametrize("count", [watch.FEWEST_SAMPLES - 1, watch.FEWEST_SAMPLES])
@@ -212,16 +152,13 @@ def test_a_few_samples_of_steps_give_no_shares_of_them(made, count):
     made.sample(0.5, MAIN, SAVE, weight=3.0, grown=7)
     for number, begin in enumerate(made.even(count)):
         made.sample(begin + 0.01, MAIN, STEP, weight=1.0 + number % 2)
-    made.writer._database.execute("UPDATE watch_frames SET source = 'save()' WHERE line = 12")
     recorded, few = made.recorded(), count < watch.FEWEST_SAMPLES
     lines = watch.watched_lines(recorded)
-    save = {"source": "save()", "watch_share": None, "startup_share": 0.75, "watch_bytes": 7}
-    assert lines[SCRIPT, 12] == save
+    assert cell(lines[SCRIPT, 12], "watch_share startup_share watch_bytes") == (None, 0.75, 7)
     shares = cell(lines[SCRIPT, 20], "watch_share startup_share")
     assert shares == (None if few else 1.0, None)
     why = watch.few_samples(recorded)
     assert ((why is not None), watch.step_parts(recorded) is None) == (few, few)
-    assert not few or (str(count) in why and str(watch.FEWEST_SAMPLES) in why)
     reason = watch.watch_facts(recorded, [])["reason"]
     assert reason == (why or "cProfile has no slice to compare with")
 
@@ -262,23 +199,6 @@ def profiled(made, own_s, builtin_s):
 def sampled(made, names):
     for begin, name in zip(made.even(len(names)), names, strict=True):
         made.sample(begin + 0.01, (SCRIPT, 1, name))
-
-
-# Functions with a hundredth of the steps are compared.
-@cases("names share compared", "abcde 1.01 5; abcde .9 4; abcd None 4")
-def test_too_few_functions_are_not_compared(made, names, share, compared):
-    last = {"e": watch.WORTH_COMPARING * share} if share else {}
-    own = {name: 0.2 + 0.01 * place for place, name in enumerate(names) if name not in last}
-    factor = (1 - sum(last.values())) / sum(own.values())
-    rows = profiled(made, {**{name: share * factor for name, share in own.items()}, **last}, {})
-    sampled(made, ["aabbbcccc"[number % 9] for number in range(60)])
-    facts = watch.watch_facts(made.recorded(), rows)
-    assert facts["rank_functions"] == compared
-    assert (facts["rank_correlation"] is None) is (compared < watch.FEWEST_FUNCTIONS)
-    assert watch.FEWEST_FUNCTIONS == 5
-    if compared == 4:
-        words = "only 4 functions have a hundredth of the steps, 5 are needed"
-        assert facts["reason"] == words
 
 
 def test_the_rank_correlation_is_spearmans_with_built_in_time_at_the_caller(made):

@@ -9,7 +9,7 @@ from profstack.bench.measure import Policy
 from profstack.bench.subject import Subject, of_model
 from profstack.stats.clock import Clock
 from tests.support.reports import breaks_of_schema
-from tests.support.tables import missing, near, of
+from tests.support.tables import near, of
 from tests.support.virtual_machine import Machine
 
 
@@ -39,14 +39,10 @@ def test_on_a_cpu_a_model_or_a_function_has_the_cells_that_can_differ():
     error = f"RuntimeError: {str(raised.value).splitlines()[0]}"
     for row in (row for key, row in cells.items() if key[3] == EVENTS):
         assert (of(row, "valid error"), without_figures(row)) == ([False, error], True)
-        assert "a CPU has no queue" in row["note"]
     row = cells["compute", True, False, HOST]
     assert (row["valid"], without_figures(row)) == (True, True)
-    assert "cannot differ on a CPU" in row["note"]
-    copying = cells["copy-heavy", True, True, HOST]["note"]
-    assert not missing(copying, "1.00 KiB", "nothing is transferred")
+    assert "1.00 KiB" in cells["copy-heavy", True, True, HOST]["note"]
     assert cells["compute", True, True, HOST]["note"] is None
-    assert "fresh copy of the model" in cells["compute", False, True, HOST]["note"]
     assert breaks_of_schema("ablation", list(cells.values())) == []
 
 
@@ -93,11 +89,9 @@ def test_with_a_device_each_cell_shows_its_own_time(monkeypatch):
         row = busy[variant, warmup, False, EVENTS]
         error = "RuntimeError: CUDA error: device not ready"
         assert (of(row, "error valid"), without_figures(row)) == ([error, False], True)
-        assert "readings were refused" in row["note"]
     # A device that happens to be done makes it no more valid.
     row = done["compute", True, False, EVENTS]
     assert of(row, "valid error median_s") == near(False, None, 1e-3)
-    assert "by chance" in row["note"]
 
 
 def test_an_error_ends_its_cell_alone():

@@ -55,7 +55,7 @@ def test_a_steady_call_is_measured_until_its_interval_is_narrow_the_warm_up_apar
 def test_the_interval_holds_as_often_as_it_says_though_it_ends_the_sampling():
     """Stopping at a narrow interval prefers those that are so by luck: it must not be by much."""
     held, looked = [], []
-    for trial in range(120):
+    for trial in range(60):
         rng, phi, state = np.random.default_rng(trial), (0.0, 0.25, 0.5)[trial % 3], [0.0]
 
         def time(n, rng=rng, phi=phi, state=state):
@@ -68,7 +68,8 @@ def test_the_interval_holds_as_often_as_it_says_though_it_ends_the_sampling():
         assert measured.stopped_by == "interval"
         held.append(summary.ci95_low <= 0.02 <= summary.ci95_high)
         looked.append(summary.n)
-    assert 0.92 <= np.mean(held) <= 0.98
+    # Of 60 that hold in 95 % of cases, fewer than 52 are one in 200.
+    assert np.mean(held) >= 52 / 60
     assert len(set(looked)) >= 4, "most were looked at more than once"
 
 

@@ -90,7 +90,6 @@ def test_rows_on_a_cpu_are_whole_and_leave_nothing_attached(virtual):
     for slug in ("no-synchronisation", "host-clock", "transfer-inside"):
         row = virtual[slug]
         assert (row["applies"], without_figures(row)) == (False, True)
-        assert "cannot differ on a CPU" in row["note"]
     words = ("first 10 calls of a fresh copy of the model", "the very first call took 10.0 ms")
     assert not missing(virtual["no-warmup"]["note"], *words, "cannot be loaded by another process")
     assert breaks_of_schema("mistakes", list(virtual.values())) == []
@@ -101,7 +100,6 @@ def test_rows_on_a_cpu_are_whole_and_leave_nothing_attached(virtual):
     rows = rows_of(*warm_virtual(gradients=True), max_s=0.1)
     assert not rows["gradients-on"]["applies"]
     assert rows["under-cprofile"]["right_s"] == pytest.approx(3 * STEP_S)
-    assert "asked for" in rows["gradients-on"]["note"]
 
 
 def test_single_calls_and_the_first_one_scatter(monkeypatch):
@@ -124,7 +122,6 @@ def test_single_calls_and_the_first_one_scatter(monkeypatch):
     warmup_s = [19e-3, 1e-3, 1e-3, 1e-3]
     row = rows_of(subject, machine.clock(), 0.2, warmup_s=warmup_s)["no-warmup"]
     assert of(row, "factor n_wrong wrong_std_s ci95_low") == near(5.5, 1, None, None)
-    assert "started once, which gives no interval" in row["note"]
 
 
 class OnHost(torch.Tensor):

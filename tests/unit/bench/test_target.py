@@ -79,7 +79,6 @@ def test_a_factory_gives_a_model_with_its_inputs(target):
 def test_functions_models_and_classes_are_called_with_their_inputs(target):
     loaded, module = load(Request(f"{target}:step")), sys.modules["targets"]
     assert (loaded.first_s > 0, len(module.calls), loaded.subject.model) == (True, 1, None)
-    assert "own inputs" in loaded.subject.why_no_batches
     loaded.subject.step()
     assert (len(module.calls), module.NAME, sys.path[0]) == (2, "targets", str(Path(target).parent))
     for name in ("net", "Net", "bare"):

@@ -142,7 +142,6 @@ def test_the_largest_the_knee_and_the_maximum_are_by_their_rules(scripted):
     assert rates[1000] == pytest.approx(1000 / 126)
     # 8 n / (n + 8) reaches 90 % of 7.94 from n = 67 on.
     assert of(found, "knee_batch knee_items_per_s") == [128, rates[128]]
-    assert "smallest measured batch with 90 % of the highest rate" in found["note"]
     assert knee([]) is knee([Probe(1, WORKED)]) is None
 
 

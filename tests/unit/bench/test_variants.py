@@ -96,9 +96,9 @@ def test_results_are_compared_with_copies_and_blocks_take_turns():
     tracing = torch.jit.is_tracing
     row = traced(lambda self, x: x + 2 if tracing() else x + 1, torch.zeros(3))
     assert of(row, "equal max_difference") == [False, 1.0]
-    assert "more than the tolerance" in row["note"]
     assert traced(lambda self, x: x.add_(1), torch.zeros(2))["equal"] is True
-    rows = rows_of(of_model(torch.compile(nn.Linear(3, 3)), (torch.ones(3),)), TRACE)
+    compiled = torch.compile(nn.Linear(3, 3), backend="eager")
+    rows = rows_of(of_model(compiled, (torch.ones(3),)), TRACE)
     assert (rows[TRACE]["equal"], "before torch.compile" in rows["eager"]["note"]) == (True, True)
 
     def ran(rotate):

@@ -19,9 +19,10 @@ from profstack.readers.formats import Format, Taken
 from profstack.readers.nsys import importing as nsys
 from profstack.readers.nsys import tool
 from profstack.report import files
-from profstack.storage.folder import DATABASE, Writer, write_run
+from profstack.storage.folder import DATABASE, Writer, facts_of, read_tables, write_run
 from profstack.units import format_bytes
 from tests.support.commands import refused
+from tests.support.engine import table
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
 from tests.support.reports import validate
 from tests.support.snapshots import play
@@ -138,7 +139,10 @@ def with_modules(folder, *paths):
     ("Net Net.a Net.b (loss)", "Net Net.a Net.c Net.d", "2 of the capture's 4 modules"),
     ("Net Net.a", "GPT GPT.h GPT.h.0", None),
 )
-def test_the_capture_of_another_program_is_refused(recorded, captured, warned, tmp_path, capsys):
+def test_the_capture_of_another_program_is_refused(
+    recorded, captured, warned, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
     with NsysFile(tmp_path / "a.sqlite") as file:
         for number, path in enumerate(captured.split(), 1):
             file.step(number, 100 * number, 100 * number + 90)
@@ -148,12 +152,12 @@ def test_the_capture_of_another_program_is_refused(recorded, captured, warned, t
     if warned is None:
         line = refused(capsys, *command)
         assert "is of another program: none of its 3 modules (GPT, GPT.h, GPT.h.0)" in line
-        assert not (folder / "report.json").exists()
+        assert table(folder, "nsys_steps") == []
         return
     assert main(command) == 0
-    slugs = {each["slug"]: each["text"] for each in report(folder)["warnings"]}
-    assert ("nsys-other-program" in slugs) is bool(warned)
-    assert slugs.get("nsys-other-program", "").startswith(warned)
+    notes = dict(facts_of(read_tables(folder))["nsys"]["notes"])
+    assert ("nsys-other-program" in notes) is bool(warned)
+    assert notes.get("nsys-other-program", "").startswith(warned)
 
 
 ONE, TWO = (
@@ -228,7 +232,8 @@ def test_options_reach_the_exporter_and_the_page_is_opened(source, tmp_path, mon
     assert (run["script"], run["argv"], run["run"]) == (None, [], {"exit_code": None})
 
 
-def test_times_of_several_files_are_of_one_clock(tmp_path):
+def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
     (played,) = play(2, before=0)
     first_s = played.snapshot["device_traces"][0][0]["time_us"] / 1e6
     (tmp_path / "device").write_bytes(pickle.dumps(played.snapshot))
@@ -237,7 +242,7 @@ def test_times_of_several_files_are_of_one_clock(tmp_path):
         own = tmp_path / f"own-{name}"
         words = [str(tmp_path / "device"), str(tmp_path / name), "-o", str(own)]
         assert main(["import", *words]) == 0
-        rows = report(own)["tables"]["memory"]
+        rows = table(own, "memory")
         host, device = (
             [row["t_s"] for row in rows if row[column] is not None]
             for column in ("rss_bytes", "device_allocated_bytes")
@@ -245,7 +250,6 @@ def test_times_of_several_files_are_of_one_clock(tmp_path):
         # The files are taken in the order of the command line.
         assert host == pytest.approx([begin_s - first_s, begin_s - first_s + 1], abs=1e-4)
         assert device[0] == 0
-        assert report(own)["warnings"] == []
     recording = tmp_path / "live"
     (recording / "logs").mkdir(parents=True)
     with closing(Writer(recording)) as writer:
@@ -255,7 +259,7 @@ def test_times_of_several_files_are_of_one_clock(tmp_path):
     began_s = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
     (tmp_path / "late").write_text(f"MEM 10.0 {began_s + 9:.4f}\n")
     assert main(["import", str(tmp_path / "late"), "--into", str(recording)]) == 0
-    (row,) = report(recording)["tables"]["memory"]
+    (row,) = table(recording, "memory")
     assert row["t_s"] == pytest.approx(1.25, abs=1e-3)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profstack.compare.matching import Sources, match_functions, match_modules, pair_up
+from profstack.compare.matching import Sources, match_functions, match_modules
 from profstack.findings.reading import FunctionKey
 from tests.support.reports import row
 
@@ -131,8 +131,3 @@ def test_modules_of_new_names_are_told_apart_by_what_is_below_them():
     found = match_modules(_modules(*before), _modules(*after))
     assert (found["Net.left"], found["Net.right"]) == ("Net.image", "Net.text")
     assert found["Net.right.linear"] == "Net.text.linear"
-
-
-def test_pairs_of_equal_names_keep_their_order():
-    pairs, left, free = pair_up(["a1", "b1", "a2", "a3"], ["a7", "c8", "a9"], lambda key: key[0])
-    assert (pairs, left, free) == ([("a1", "a7"), ("a2", "a9")], ["b1", "a3"], ["c8"])

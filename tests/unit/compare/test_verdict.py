@@ -50,13 +50,11 @@ class Totals:
         self.before_s, self.after_s, self.parts = before_s, after_s, bar(before_s, after_s)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "reach", "slug", "words"),
-    [
-        (1.04, 0.01, "slower", "(+4.0 %, +3.0 to +5.0)"),
-        (1.20, 0.01, "slower", "(+20 %, +19 to +21)"),
-        (0.80, 0.01, "faster", "(-20 %, -21 to -19)"),
-    ],
+@cases(
+    "ratio reach slug words",
+    (1.04, 0.01, "slower", "(+4.0 %, +3.0 to +5.0)"),
+    (1.20, 0.01, "slower", "(+20 %, +19 to +21)"),
+    (0.80, 0.01, "faster", "(-20 %, -21 to -19)"),
 )
 def test_shares_have_a_decimal_below_ten_percent(ratio, reach, slug, words):
     found = answer("step", Totals(0.01, 0.01 * ratio), Noise(reach), [])

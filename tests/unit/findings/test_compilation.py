@@ -63,15 +63,12 @@ def test_a_value_that_changes_twice_is_told_with_what_it_cost(made):
     made.compile(40, "L['way'] == 'b'  # y = x * len(way)  # train.py:5 in f")
     made.compile(40, None, 0.003, backward=1, compile_id="0/2", name=None, file=None, line=None)
     (told,) = made.told()
-    assert told["title"].startswith("f is compiled again twice")
     assert of(told, "gain_s file line severity") == [None, TRAIN, 4, "low"]
     figures, guard = told["evidence"]
     # 6 ms and 9 ms over the 59 steps after the first.
     names = "per_step_s compile_s recompilations steps given_up"
     assert of(figures, names) == near(0.015 / 59, 0.0075, 2, 59, False)
-    assert "most of which compile nothing" in figures["per_step_is"]
     assert of(guard, "failed_guard times") == ["L['way'] == 'a'", 2]
-    assert ("59 steps" in told["gain_reason"], "Python value" in told["advice"]) == (True, True)
 
 
 def test_recompiling_by_length_is_told_with_the_dimension_and_what_one_for_all_saves(made):
@@ -80,16 +77,13 @@ def test_recompiling_by_length_is_told_with_the_dimension_and_what_one_for_all_s
         return f"{text}expected {before}, actual {after}"
 
     made.compile(0, wall_s=3.0)
-    guards = [size(16, 24), size(24, 40), "L['n'] == 1"]
-    for at, guard in enumerate(guards):
+    for at, guard in enumerate((size(16, 24), size(24, 40), "L['n'] == 1")):
         made.compile(10 + at, guard, wall_s=0.1 * (1 + at))
     made.compile(20, None, 0.05, backward=1, compile_id="0/2", name=None, file=None, line=None)
     (told,) = made.told()
-    assert "dimension 1 of x changes (16 to 40)" in told["title"]
     assert of(told, "run_s run_gain_s") == near(0.65, 0.65 - 0.3)
     assert of(told["evidence"][1], "tensor dimension sizes") == ["x", 1, 3]
     assert "mark_dynamic(x, 1)" in told["advice"]
-    assert "dynamic=True" in told["advice"]
     # Half of them are for something else.
     guards = [size(16, 24), size(24, 40, dimension=0), size(40, 48), "L['n'] == 1"]
     assert varying_size([version(guard) for guard in guards]) is None
@@ -113,48 +107,6 @@ def test_compiling_takes_a_hundredth_of_the_step(made, factor, is_found):
     assert len(made.counters(10, 20, 30, wall_s=wall_s).told()) == is_found
 
 
-@cases("how", "not at all", "in the first step", "without a name")
-def test_what_settles_or_cannot_be_named_is_no_finding(made, how):
-    for number in range(6) if how == "in the first step" else ():
-        made.compile(4, f"L['self'].depth == {number}" if number else None)
-    for number in range(4) if made.rows else ():
-        made.compile(900 + number, "L['self'].depth == 9")
-    for step in (0, 10, 20, 30, 40) if how == "without a name" else ():
-        made.compile(step, f"L['n'] == {step}" if step else None, name=None)
-    assert made.told() == []
-
-
-def test_a_code_that_was_given_up_is_told(made):
-    made.counters(5)
-    failed = "Dynamo recompile limit exceeded: recompile_limit (currently set to 2)"
-    made.compile(6, "L['k'] == 2", failure=failed, name=None, file=None, line=None)
-    (told,) = made.told()
-    assert told["title"].startswith("f is compiled again once")
-    assert (told["evidence"][0]["given_up"], "uncompiled" in told["advice"]) == (True, True)
-
-
-def test_codes_count_by_themselves_and_with_their_rests(made):
-    rest, other = {"name": "torch_dynamo_resume_in_f_at_9"}, {"name": "g", "line": 30}
-    made.compile(0)
-    made.compile(0, compile_id="1/0", **rest)
-    made.compile(10, "L['n'] == 1", compile_id="0/1_1")
-    made.compile(20, "L['n'] == 2", compile_id="1/1", **rest)
-    made.compile(21, compile_id="2/0", **other)
-    made.compile(22, "L['n'] == 3", compile_id="2/1", **other)
-    (told,) = made.told()
-    assert of(told["evidence"][0], "recompilations function") == [2, "f"]
-
-
-def test_steps_under_an_observer_do_not_count_where_others_compiled_too(made):
-    made.run.cprofile([CLEAN_S] * 10)
-    made.compile(0)
-    made.compile(10, "L['n'] == 1", wall_s=0.008)
-    made.compile(61, "L['n'] == 2", wall_s=0.024)
-    figures = made.told()[0]["evidence"][0]
-    assert figures["per_step_s"] == pytest.approx(2 * 0.008 / 69)
-    assert "observer" not in figures["compile_is"]
-
-
 # A median step's, where most steps compile; no more than the step takes.
 @cases("steps longer gain_is", "30 0 measured; 29 0 None; 59 .03 measured")
 def test_the_gain_is_a_median_steps_where_most_of_them_compile(made, steps, longer, gain_is):
@@ -167,7 +119,6 @@ def test_the_gain_is_a_median_steps_where_most_of_them_compile(made, steps, long
     assert of(told, "gain_s gain_is line") == near(gain_s, gain_is, 3)
     assert told["evidence"][0]["per_step_s"] == pytest.approx(sum(walls) / 59)
     assert len(told["evidence"]) == 2, "one guard, whatever its values"
-    assert f"{steps} times" in told["title"]
 
 
 STACK = 'User Stack:\n File "/app/a.py", line 9\n File "/b.py", line 3'
@@ -211,9 +162,7 @@ def test_a_break_in_code_that_runs_is_told_at_the_users_line(made):
     made.breaks = [broken(PRINT, stack) for stack in stacks]
     regions = [runs(0, 1.5), runs(1, 2.0), runs(0, 0.25), runs(3, 9.0)]
     (told,) = made.told(parts=TORCH, regions=regions)
-    expected = [TRAIN, 9, ["torch"], None, "medium"]
-    assert of(told, "file line layers gain_s severity") == expected
-    assert "train.py:9 and 1 more" in told["title"]
+    assert of(told, "file line gain_s severity") == [TRAIN, 9, None, "medium"]
     figures, *places = told["evidence"]
     assert figures == {"graph_breaks": 2, "graphs_per_step": 3.75}
     found = [of(each, "function times_compiled line") for each in places]

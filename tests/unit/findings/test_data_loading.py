@@ -76,10 +76,6 @@ def test_times_of_processes_are_of_a_mean_step_and_loading_of_the_median():
         found = loading_of(**changes)
         assert [found.cpu_s, found.no_core_s, found.workers, found.batches] == near(*expected)
     assert data_loading.busy_share(starving(**known)) == pytest.approx(0.6)
-    names = ("usable_cores", "cpu_limit_cores", "logical_cores")
-    for *limits, cores in ((6, 2.5, 8, 2.5), (6, None, 3, 3.0), (None, None, None, 1.0)):
-        environment = dict(zip(names, limits, strict=True))
-        assert loading_of(parts={"environment": environment}).cores == cores
 
 
 @cases("waits processes",
@@ -91,25 +87,6 @@ def test_times_of_processes_are_of_a_mean_step_and_loading_of_the_median():
        "False workers=3,off_cpu_s=4")  # fmt: skip
 def test_loading_without_a_cpu_is_waiting(waits, processes):
     assert loading_of(step_s=10, **processes).is_waiting is waits
-
-
-@cases("python_ms c_ms is_python", "4 4 True; 3.8 4.2 False; 6 1 True")
-def test_loading_is_pythons_where_half_of_it_is(python_ms, c_ms, is_python):
-    get, decode = function("__getitem__", python_ms * MS, 8 * MS), made.built_in("d", c_ms * MS)
-    tables = {"functions": [NEXT, get, decode, function("main", 9 * MS, line=90)]}
-    tables["calls"] = [call(NEXT, get), call(get, decode)]
-    assert loading_of(tables=tables).is_python is is_python
-
-
-def test_the_wait_is_the_clean_steps_less_gradients_set_to_zero():
-    report = starving(share=0.44, wait=4)
-    modules, found = report["tables"]["modules"], [wait_share(report)]
-    # By the torch layer 0.32 of a step are a wait, 0.1 set gradients to zero.
-    modules.append(row("modules", path="(zero_grad)", self_s=1.25 * MS, calibrated_s=1 * MS))
-    found.append(wait_share(report))
-    # Without waits of clean steps the torch layer gives it.
-    report["tables"]["steps"] = []
-    assert [*found, wait_share(report)] == near(0.44, 0.34, 0.32)
 
 
 def loading(**changes):
@@ -168,7 +145,7 @@ def told_in(report):
 
 def test_functions_below_the_loader_are_named_by_what_they_take_and_call():
     times = {"item": (0.6, 9.8), "jitter": (6.7, 6.7), "rotate": (2.5, 2.5)}
-    calls = "next item 9.8, item jitter 6.7, item rotate 2.5"
+    calls = "next item 9.8, item jitter 6.7, item rotate 2.5, rotate rotate 2.4"
     rows, names, lines, words = told_in(loads(calls, {9: 0.5, 13: 6.2, 22: 2.4, 35: 0.6}, **times))
     assert names == ["jitter", "__getitem__", "rotate"]
     assert [each.share for each in rows] == near(0.67, 0.98, 0.25)
@@ -177,35 +154,9 @@ def test_functions_below_the_loader_are_named_by_what_they_take_and_call():
     assert words == "Most of it is jitter (train.py:8), called from __getitem__."
     # The line of a function that is mostly in others of the user's would be blamed for theirs.
     assert lines == [13, None, 22]
-    # Where nothing below has most of it its longest callee is named too.
-    calls = "next item 9.8, item rotate 3, item jitter 4"
-    report = loads(calls, {35: 1.8}, item=(1.8, 9.8), jitter=(4, 4), rotate=(3, 3))
-    _, _, lines, words = told_in(report)
-    assert (lines[0], "rotate" in words) == (None, False)
-    assert words.index("__getitem__ (train.py:31)") < words.index("jitter (train.py:8)")
     # None is the user's: that of the library with most time of its own.
     (only,) = loading_functions(loads("next compose 9", compose=(7, 9)), 0.005)
     assert (only.row["name"], only.share, only.called_from) == ("__call__", 0.7, None)
-
-
-# Less than a tenth of it is left out.
-_FIRST = "5.0 9.8 jitter 2 Most; 4.9 4.95 __getitem__ 2 longest; 0.9 4.95 __getitem__ 1 longest"
-
-
-@cases("jitter_ms whole first count word", _FIRST)
-def test_half_of_the_loading_is_most_of_it(jitter_ms, whole, first, count, word):
-    times = {"item": (1, whole), "jitter": (jitter_ms, jitter_ms)}
-    _, names, _, words = told_in(loads(f"next item {whole}, item jitter {jitter_ms}", **times))
-    assert (names[0], len(names), missing(words, word)) == (first, count, [])
-
-
-@cases("in_others_ms at", "4.89 33; 4.91 None")
-def test_a_line_is_the_heaviest_where_half_of_its_function_is_its_own(in_others_ms, at):
-    calls = f"next item 9.8, item rotate {in_others_ms}, item item 9"
-    report = loads(calls, {33: 4.0, 34: 0.2}, item=(9, 9.8), rotate=(0.5, in_others_ms))
-    item = function("__getitem__", 0, line=31)
-    report["tables"]["calls"].append(call(item, made.built_in("decode", 9 * MS), 9 * MS))
-    assert told_in(report)[2][0] == at
 
 
 # The loader has four fifths of the wait: a quarter of the step is enough.
@@ -214,73 +165,44 @@ def test_a_quarter_of_the_step_in_the_loader_starves_it(share, is_found):
     assert len(starved(starving(share=share))) == is_found
 
 
-def crowded(*, cores=2, no_core=1.6, worker_cpu=10.5):
-    """A mean step of 9.8 ms beside a median one of 10 ms, whose workers are mostly busy."""
-    means = {"step_s": 9.8, "cpu_s": 16.4, "no_core_s": no_core, "worker_cpu_s": worker_cpu}
-    loop = [line(55, "for x, y in loader:", python_s=4 * MS), line(57, "for _ in it:", python_s=MS)]
-    tables = {"lines": [*loop, line(56, "model(x)", operator_s=9 * MS)]}
-    (told,) = starved(starving(**means, workers=2, cores=cores, tables=tables))
-    assert (told["file"], told["line"]) == (TRAIN, 55)
-    return told
-
-
 def test_loading_names_its_function_and_advice_on_workers_and_cores():
     get = function("__getitem__", 7 * MS, 8 * MS, line=31)
     tables = {"functions": [NEXT, get], "calls": [call(NEXT, get, 8 * MS)]}
     (told,) = starved(starving(step_s=20, cpu_s=20, no_core_s=4, share=0.9, tables=tables))
     # 7.2 ms of loading beside 2.8 ms of work; Python hands a batch over after 5 ms.
-    expected = near(2.2 * MS, TRAIN, 31, "high", ["torch"])
-    assert of(told, "gain_s file line severity layers") == expected
-    wait, asked, first = told["evidence"]
+    assert of(told, "gain_s file line severity") == near(2.2 * MS, TRAIN, 31, "high")
     names = "loading_s step_share wait_before_work_s cores workers mean_cpu_s waited_for_core_s"
-    assert of(wait, names) == near(7.2 * MS, 0.72, 9 * MS, 4.0, 0, 20 * MS, None)
-    found = [*of(asked, "range calibrated_s"), first["function"]]
-    assert found == near(ASKED, 3.2 * MS, "__getitem__")
+    expected = near(7.2 * MS, 0.72, 9 * MS, 4.0, 0, 20 * MS, None)
+    assert of(told["evidence"][0], names) == expected
     expected = ["modules/(wait)", f"ranges/{ASKED}", f"python/{TRAIN}:31:__getitem__"]
-    assert (made.links(told), "72 %" in told["title"]) == (expected, True)
+    assert made.links(told) == expected
     assert not missing(told["advice"], "num_workers=3", "__getitem__ (train.py:31)")
+    assert told["title"].endswith(" __getitem__")
     # Handing over takes as long as the loading.
     for cores in (1, 2):
         (told,) = starved(starving(step_s=20, cpu_s=20, share=0.5, cores=cores, tables=tables))
         assert (told["gain_s"], "num_workers" in told["advice"]) == (None, False)
-        assert ("There is one core" in told["advice"]) is (cores == 1)
-    assert "mostly waits" not in crowded(worker_cpu=6)["advice"]
-    told = crowded(worker_cpu=6, no_core=0.1)
-    assert not missing(told["advice"], "mostly waits", "2 DataLoader workers")
-    # Two workers make a batch in 10 ms; the step alone takes 6.
-    told = crowded(cores=8, no_core=0.0)
-    assert told["gain_s"] == pytest.approx(4 * MS)
-    assert missing(told["advice"], "num_workers=4", "memory") == ["memory"]
-    assert "memory" in crowded(cores=8, no_core=0.0, worker_cpu=6)["advice"]
+    # A mean step of 9.8 ms beside a median one of 10 ms, whose two workers are mostly busy: they
+    # make a batch in 10 ms, and the step alone takes 6.
+    loop = [line(55, "for x, y in loader:", python_s=4 * MS), line(57, "for _ in it:", python_s=MS)]
+    means = {"step_s": 9.8, "cpu_s": 16.4, "no_core_s": 0.0, "worker_cpu_s": 10.5, "workers": 2}
+    (told,) = starved(starving(**means, cores=8, tables={"lines": loop}))
+    assert of(told, "gain_s file line") == near(4 * MS, TRAIN, 55)
+    assert "num_workers=4" in told["advice"]
 
 
-def own_batches(name="draw", texts=("return x", "    x = draw()"), *, ms=4.75, away=0.2, share=0.4):
+def own_batches(*, ms=4.75, away=0.2, share=0.4):
     """A function at line 5 that cProfile saw for 4.75 ms, which are 3.8 ms of a clean step.
 
     The torch layer saw `away` ms of work outside modules.
     """
-    tables = {"functions": [function(name, ms * MS, calls=1.0)]}
-    tables["lines"] = [line(number, text) for number, text in zip((6, 20, 21), texts, strict=False)]
-    sources = [{"file": TRAIN, "text": f"\n\n\n\ndef {name}(self):\n    x\n    x\n"}]
+    tables = {"functions": [function("draw", ms * MS, calls=1.0)]}
+    tables["lines"] = [line(6, "return x"), line(20, "    x = draw()")]
+    sources = [{"file": TRAIN, "text": "\n\n\n\ndef draw(self):\n    x\n    x\n"}]
     report = starving(share=share, ranges=(), parts={"sources": sources}, tables=tables)
     for path, seconds in {"(loss)": 0.0, "(not attributed)": away and away * MS}.items():
         report["tables"]["modules"].append(row("modules", path=path, calibrated_s=seconds))
     return report
-
-
-LOOP = "    for x in source:"
-
-
-@cases(
-    "is_found name texts",
-    *((True, "draw", ("return x", "x = draw()")), (True, "__next__", ("return x", LOOP))),
-    (True, "batches", ("yield x", "    x = next(source)")),
-    # It gives nothing, or only a sum takes it; nobody asks a generator for anything.
-    *((False, "log", ("return", LOOP, "log(loss)")), (False, "log", ("", "if a == log(loss):"))),
-)
-def test_a_function_whose_result_is_taken_makes_the_batch(name, texts, is_found):
-    found = starved(own_batches(name, texts))
-    assert [(each["file"], each["line"]) for each in found] == [(TRAIN, 5)] * is_found
 
 
 @cases("ms share factor away clean",
@@ -299,19 +221,16 @@ def test_a_function_has_most_of_the_wait_and_of_the_step(ms, share, factor, away
 
 def test_a_script_that_makes_its_batches_is_told_by_its_outermost_functions():
     (told,) = starved(own_batches())
-    assert not missing(told["title"], "40 %", "draw")
     assert of(told, "gain_s severity layers") == [None, "high", ["cprofile"]]
     wait, first = told["evidence"]
     figures = [*of(wait, "wait_before_work_s step_share"), first["clean_s"]]
     assert figures == near(4 * MS, 0.4, 3.8 * MS)
     assert made.links(told) == ["modules/(wait)", f"python/{TRAIN}:5:draw"]
-    assert "draw (train.py:5) takes 3.80 ms of a step of 10.0 ms" in told["advice"]
     work = function("_call_impl", 1 * MS, file="/lib/torch/nn/modules/module.py")
     names = ("train", "forward", "draw", "wave", "log")
     rows = [function(name, 1 * MS, at * MS, line=at) for at, name in enumerate(names, 2)]
     train, forward, draw, wave, log = rows
     calls = [call(train, work), call(work, forward), call(draw, wave)]
-    calls.append(call(draw, made.built_in("sin", 0.1)))
     # torch.no_grad() stands round the optimizer's step, and round the user's function too.
     shared = function("decorate_context", 1 * MS, file="/lib/torch/utils/_contextlib.py")
     calls += [call(work, shared), call(shared, log)]

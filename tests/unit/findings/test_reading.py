@@ -61,27 +61,6 @@ def test_findings_are_bounded_in_order_and_in_calibrated_time():
     assert (reading.calibrated(report, 0.0), reading.calibrated(report, None)) == (0.0, None)
 
 
-def test_figures_of_a_report_are_read_as_far_as_they_are_known():
-    for steps, backward, passes in ((4, 6, 1.5), (4, None, 0), (0, 3, 3)):
-        setup = {"steps": steps, "backward_passes": backward}
-        assert reading.backward_passes({"setup": setup}) == passes
-    rates = [("float32", 5.0), ("tf32", 7.0), ("float32", 9.0), ("float16", None), (None, 3.0)]
-    peaks = {"flop_per_s": rows_of("dtype value", *rates), "bytes_per_s": [{"value": 2.0}]}
-    report = report_of(parts={"roofline": {"peaks": peaks, "points": [{"name": "x"}]}})
-    assert reading.known_peaks(report) == ({"float32": 5.0, "tf32": 7.0}, 2.0)
-    assert reading.roofline_points(report) == [{"name": "x"}]
-    for roofline in (None, {"peaks": None}, {"peaks": {"flop_per_s": None, "bytes_per_s": []}}):
-        assert reading.known_peaks(report_of(parts={"roofline": roofline})) == ({}, None)
-
-
-def test_a_device_sets_the_pace_where_it_is_busy_for_four_fifths():
-    several, late = [(1.0, 0.9), (3.0, 0.09), (None, 50.0)], [(3.95, 1.05)]
-    for steps, is_bound in ((several, True), ([(4.0, 1.0)], True), (late, False), ([], False)):
-        rows = rows_of("device_busy_s device_idle_s", *steps)
-        assert reading.is_device_bound(report_of(launches=rows)) is is_bound
-    assert " 20 %" in reading.HOST_BOUND
-
-
 TEXT = """import torch
 
 
@@ -120,7 +99,6 @@ def test_calls_lead_to_the_nearest_own_function_by_the_longest_way():
     # Of two functions the one with more of the time, over all that was called.
     times = {key_of(write): 0.5, key_of(read): 0.6}
     assert graph.own_caller(times) == graph.rows[key_of(far)]
-    assert graph.own_caller({key_of(built_in("alone", 1.0)): 1.0}) is graph.own_caller({}) is None
 
 
 def test_a_line_is_of_the_innermost_function_whose_text_it_is_in():

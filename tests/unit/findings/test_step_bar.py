@@ -1,18 +1,14 @@
 """The clean step as one bar whose parts add up to its median."""
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from profstack.findings import step_bar
 from profstack.findings.reading import key_of, to_function
 from profstack.findings.step_bar import AFTER, BEFORE, MAKING, NAMES, NO_CLEAN, REST, device_cut
 from profstack.findings.step_cut import Cut, IoTime
-from tests.support.findings import LOADER, MS, STEP_S, built_in, call, function, row
+from tests.support.findings import MS, STEP_S, built_in, call, function, row
 from tests.support.findings import report_of as made_report
-from tests.support.tables import cases, of, rows_of
+from tests.support.tables import near, of, rows_of
 
 HOST = {"forward": 0.21, "loss": 0.03, "backward": 0.24, "optimizer": 0.06, "python": 0.17}
 HOST |= {"io": 0.04, "idle": 0.02, "other": 0.11}
@@ -35,8 +31,6 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     bar, names = bar_of(cut_of()), {"python": "Python", "io": "I/O"}
     expected = {BEFORE: 0.12} | {names.get(name, name): HOST[name] for name in HOST}
     assert by_name(bar) == pytest.approx(expected)
-    seconds = {each: expected[each] / 100 for each in expected}
-    assert by_name(bar, "seconds") == pytest.approx(seconds)
     assert list(by_name(bar)) == [name for name in NAMES if name in expected]
     assert of(bar, "median_s time_line reason note") == [STEP_S, "host", None, None]
     assert {part["is"] for part in bar["parts"]} == {"calibrated"}
@@ -45,7 +39,6 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
     # What is known to make the batch, and what follows the optimizer's step, have names of theirs.
     own = bar_of(cut_of(wait_is="clean", makes_batch=True, python=0.07, after_step=0.1))
     assert [by_name(own)[AFTER], by_name(own)[MAKING]] == pytest.approx([0.1, 0.12])
-    assert (BEFORE in by_name(own), by_name(own, "is")[MAKING]) == (False, "clean")
     # A rest of a hundredth is explained; parts too small to see are left out.
     for rest, is_told in ((0.0102, True), (0.0098, False), (0.019, True), (0.006, False)):
         bar = bar_of(cut_of(other=0.11 - rest))
@@ -53,46 +46,28 @@ def test_the_bar_has_every_part_in_the_order_of_a_step():
         assert bool(bar["reason"]) is (f"{100 * rest:.0f} %" in (bar["reason"] or "")) is is_told
     bar = bar_of(cut_of(idle=0.9e-6, io=None, other=0.17 - 0.9e-6))
     assert not {"idle", "I/O", REST} & by_name(bar).keys()
-    idle = by_name(bar_of(cut_of(idle=1.1e-6, io=None)))["idle"]
-    assert idle == pytest.approx(1.1e-6, rel=1e-3)
+    assert "idle" in by_name(bar_of(cut_of(idle=1.1e-6, io=None)))
     # Without the torch layer the wait is all that is known.
-    known = {"torch": False, "torch_reason": "it was late"}
-    bar, nothing = bar_of(cut_of(**known)), bar_of(cut_of(**known, wait=None))
+    bar = bar_of(cut_of(torch=False, torch_reason="it was late"))
     assert by_name(bar) == pytest.approx({BEFORE: 0.12, REST: 0.88})
-    assert of(nothing, "parts note") == [[], None]
-    assert ["it was late" in each["reason"] for each in (bar, nothing)] == [True, True]
+    assert "it was late" in bar["reason"]
     assert of(bar_of(None), "parts reason median_s") == [[], NO_CLEAN, None]
 
 
 def test_without_the_torch_layer_the_watchs_samples_divide_the_step():
     known = {"torch": False, "torch_reason": "it was late", "wait_is": "clean"}
+    half = {"forward": 0.5, "other": 0.5}
     for wait, sampled, expected in (
-        (0.12, {"forward": 0.5, "other": 0.5}, {BEFORE: 0.12, "forward": 0.5,
-            "other": 0.38}),
-        (0.6, {"forward": 0.5, "other": 0.5}, {BEFORE: 0.5, "forward": 0.5}),
-        (0.2, {"data wait": 0.5, "loss": 0.1, "backward": 0.4}, {"data wait": 0.2, "loss": 0.16,
-            "backward": 0.64}),
-        (None, {"data wait": 0.25, "backward": 0.75}, {"data wait": 0.25, "backward": 0.75}),
+        (0.12, half, {BEFORE: 0.12, "forward": 0.5, "other": 0.38}),
+        (0.6, half, {BEFORE: 0.5, "forward": 0.5}),
+        (0.2, {"data wait": 0.5, "loss": 0.1, "backward": 0.4},
+         {"data wait": 0.2, "loss": 0.16, "backward": 0.64}),
     ):  # fmt: skip
         report = made_report() | {"watch": {"step_parts": sampled}}
         bar = bar_of(cut_of(**known, wait=wait), report=report)
         assert by_name(bar) == pytest.approx(expected)
         wait_is = {"data wait": "clean", BEFORE: "clean"}
         assert by_name(bar, "is") == {name: wait_is.get(name, "sampled") for name in expected}
-        assert "it was late" in bar["reason"]
-
-
-_shares = st.lists(st.floats(0, 1), min_size=9, max_size=9)
-
-
-@given(_shares, st.floats(1e-6, 1e3), st.floats(0.2, 1.0))
-def test_the_parts_add_up_to_the_median_itself(weights, median_s, known):
-    whole = sum(weights) or 1.0
-    shares = dict(zip(("wait", *HOST), (known * each / whole for each in weights), strict=True))
-    bar = bar_of(cut_of(**shares, median_s=median_s))
-    assert sum(part["seconds"] for part in bar["parts"]) == median_s
-    assert math.isclose(sum(part["share"] for part in bar["parts"]), 1.0, abs_tol=1e-5)
-    assert by_name(bar).get(REST, 0.0) == pytest.approx(1 - sum(shares.values()), abs=1e-5)
 
 
 LINES = [("Net", 4, 9.0), (None, 7, 1.0), (None, 9, 2.0), ("(outside modules)", 9, 1.4)]
@@ -112,24 +87,21 @@ def test_notes_and_links_say_what_parts_are():
         note = bar_of(cut_of(other=other), report=made_report(module_lines=lines))["note"]
         assert (note or "").endswith("train.py:9 and train.py:8") is is_told is (note is not None)
     paths = [("Small", 0, 9, 1.0), ("Net", 0, 9, 2.0), ("Free", 0, 0, 5.0), ("Net.fc", 1, 9, 9.0)]
-    names = ("(wait)", "(optimizer)", "(outside modules)", "(not attributed)", "(loss)")
-    paths += [(path, 0, None, 9000.0) for path in names]
+    paths += [(path, 0, None, 9000.0) for path in ("(wait)", "(optimizer)", "(loss)")]
     modules = rows_of("path depth parameters forward_s", *paths)
     modules = [each | {"type": each["path"]} for each in modules]
     walk, save = function("walk", 2 * MS), row("functions", **function("save", 1 * MS, line=9))
     report = made_report(modules=modules, functions=[walk])
-    cut = cut_of(io_time=IoTime(1.0, None, save), other=0.05)
+    links = by_name(bar_of(cut_of(io_time=IoTime(1.0, None, save)), report=report), "link")
     expected = {"forward": "Net", "backward": "Net", "loss": "(loss)", "optimizer": "(optimizer)"}
-    expected |= {BEFORE: "(wait)", "other": "(outside modules)"}
-    expected = {name: f"modules/{path}" for name, path in (expected | {REST: names[3]}).items()}
-    expected |= {"idle": "method/threads", "Python": to_function(key_of(walk))}
-    expected |= {"I/O": to_function(key_of(save))}
-    assert by_name(bar_of(cut, report=report), "link") == expected
+    expected = {name: f"modules/{path}" for name, path in (expected | {BEFORE: "(wait)"}).items()}
+    functions = {"Python": to_function(key_of(walk)), "I/O": to_function(key_of(save))}
+    assert links.items() >= (expected | functions).items()
 
 
-def device_report(busy_ms=(3.0, 3.4), gaps=(), kernels=(), modules=()):
+def device_report(gaps=(), kernels=(), modules=()):
     """Two traced steps of 4 ms on a device, beside one that is less busy; figures in ms."""
-    steps = [("cuda:0", ms, 4 - ms) for ms in busy_ms]
+    steps = [("cuda:0", ms, 4 - ms) for ms in (3.0, 3.4)]
     steps += [("cuda:1", 1, 9), (None, 9000, 0.0), ("cuda:0", None, 0.0)]
     gaps = [("cuda:1", "host late", 9.0), *(("cuda:0", cause, ms) for cause, ms in gaps)]
     columns = "path type parameters forward_device_s backward_device_s"
@@ -156,8 +128,6 @@ def test_on_a_device_the_bar_is_the_busiest_devices_time():
     expected |= {"data wait": 0.3, "other": 0.1 + 3.2 - 2.6}
     assert by_name(bar) == pytest.approx({name: ms / 4 for name, ms in expected.items()})
     assert of(bar, "time_line note reason") == ["device", None, None]
-    assert by_name(bar, "link")["idle"] == "ranges/gaps"
-    assert {part["is"] for part in bar["parts"]} == {"calibrated"}
     assert bar_of(cut_of(torch=False), device, report)["time_line"] == "host"
     device = device_cut(device_report(modules=[("Net", "Net", 9, 3.0, 5.0)]))
     expected = {"forward": 0.3, "backward": 0.5, "data wait": 0, "idle": 0.2}
@@ -169,19 +139,7 @@ def test_on_a_device_the_bar_is_the_busiest_devices_time():
     ):
         kernels = [("gemm", gemm), (name, ms), *([("rcclX", 0.1)] if share > 0.5 else [])]
         cut = device_cut(device_report(kernels=kernels))
-        assert cut.communication == pytest.approx(share)
-        assert cut.communication_name == (name if ms else None)
-
-
-@cases("own_ms name", "1. walk; 1.02 walk; 0.98 glue; 0. glue")
-def test_the_hottest_function_is_the_users_unless_a_librarys_is_five_times_as_hot(own_ms, name):
-    rows = [function("walk", own_ms * MS), function("glue", 5 * MS, file="/lib/glue.py")]
-    rows += [built_in("mm", 90 * MS), function("load", 80 * MS, line=9)]
-    rows += [function("write", 70 * MS, file="/lib/torch/serialization.py")]
-    asked = function("__next__", 0.0, file=LOADER)
-    calls = [call(asked, rows[3], 1.0), call(rows[0], rows[3], 1.0)]
-    assert step_bar.hottest(made_report(functions=rows, calls=calls))["name"] == name
-    assert step_bar.hottest(made_report()) is None
+        assert of(vars(cut), "communication communication_name") == near(share, ms and name)
 
 
 SLEEP = "<built-in method time.sleep>"

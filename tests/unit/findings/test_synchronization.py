@@ -40,16 +40,13 @@ def test_values_taken_one_by_one_cost_the_functions_time_and_the_calls():
     (told,) = told_of(asking())
     # Of a profiled step less cProfile's own cost (0.5 ms in each function) 1.756 ms are theirs.
     cost = (1.5 * MS + 64 * 4e-6) / (26 * MS - 1 * MS) * STEP_S
-    expected = near(cost, TRAIN, 8, "medium", ["cprofile", "torch"])
-    assert of(told, "gain_s file line severity layers") == expected
-    assert told["title"].startswith("64 values")
+    assert of(told, "gain_s file line severity") == near(cost, TRAIN, 8, "medium")
     first, site, operator, around = told["evidence"]
     assert of(first, "values_per_step cost_s") == near(64.0, cost)
     assert of(site, "text operator_s") == ["total += score.item()", 64 * 4e-6]
     assert of(operator, "calls self_s") == near(964.0, 0.3 * MS)
-    assert of(around, "function calls") == ["hits", 2.0]
     links = [f"source/{TRAIN}:8", "operators/aten::item", f"python/{TRAIN}:5:hits"]
-    assert (made.links(told), f"{cost / 64 * 1e6:.1f}" in told["advice"]) == (links, True)
+    assert (made.links(told), around["function"]) == (links, "hits")
     for values, is_found in ((8.0, 1), (7.9, 0), (16.0, 1), (4.0, 0)):
         assert len(told_of(asking(values=values, asked=values, calls=values))) == is_found
     # Without functions, the loop's lines have their share of the traced steps of 20 ms: a fiftieth.
@@ -57,7 +54,6 @@ def test_values_taken_one_by_one_cost_the_functions_time_and_the_calls():
         per_value_s = (share * 20 * MS - 0.1 * MS) / 64
         found = told_of(asking(functions=[], per_value_s=per_value_s))
         assert [each["gain_s"] for each in found] == near(share * STEP_S)[:is_found]
-        assert all(each["layers"] == ["torch"] for each in found)
 
 
 @cases("values calls loop",
@@ -75,13 +71,9 @@ def test_values_are_counted_by_the_loops_lines(values, calls, loop):
 
 
 def test_some_values_have_a_cost_alone_and_loops_their_share_of_the_step():
-    carried, lines = {"loop": "h = step(h.item())"}, recorded(cprofile_timed=(4, 0.104))
-    # What a run carries to the next; of all calls, those that this loop made; too many lines.
-    cases = ((carried, PROFILED), (carried | {"values": 256.0}, PROFILED), ({"calls": None}, lines))
-    for changes, recording in cases:
-        report = asking(**changes, per_value_s=20e-6)
-        report["sources"] = [] if "calls" in changes else report["sources"]
-        (told,) = told_of(report, recording)
+    # What a run carries to the next; of all calls, those that this loop made.
+    for changes in ({}, {"values": 256.0}):
+        (told,) = told_of(asking(loop="h = step(h.item())", **changes, per_value_s=20e-6))
         found = [told["gain_s"], *of(told["evidence"][0], "cost_s values_per_step")]
         assert found == near(None, 64 * 20e-6 / 2.5, 64.0)
     # One value for each call of a model is none too many.
@@ -92,14 +84,6 @@ def test_some_values_have_a_cost_alone_and_loops_their_share_of_the_step():
     assert sorted(row["line"] for row in synchronization.loop_lines(report, rows[3])) == [6, 7, 8]
     # Three lines of 0.2 ms in traced steps of 20 ms.
     assert line_costs(PROFILED, report, rows[3]) == pytest.approx(0.6 / 20 * STEP_S)
-
-
-@cases("model_calls calls is_so", "10 20 1; 9.9 20 0; 2 None 1; 1.9 None 0; 1 1 0")
-def test_a_model_in_the_loop_is_called_half_as_often_as_its_line(model_calls, calls, is_so):
-    rows = [("Net", 0, model_calls), ("(loss)", 0, 99.0), ("Net.fc", 1, 99.0)]
-    report = made.report_of(modules=rows_of("path depth calls", *rows))
-    found = synchronization.calls_the_model(report, line(3, calls=calls))
-    assert found is bool(is_so)
 
 
 CARRIED = [
@@ -136,16 +120,15 @@ def test_a_tensor_turned_into_text_costs_all_that_it_calls(factor, is_found):
     text_ms = 0.5 * factor
     printer = function("_str", 1 * MS, corrected_self_s=0.2 * MS, file="/lib/torch/_tensor_str.py")
     below = built_in("format", text_ms * MS, corrected_self_s=(text_ms - 0.2) * MS)
-    rest = function("rest", 1 * MS, line=9, corrected_self_s=1 * MS - 0.8 * MS - 0.2 * MS)
     rows = [(11, "print(loss)", 1), (12, "print(x)", 2), (13, "print(3)", 0), (14, "model(x)", 9)]
     lines = [line(at, text, operator_s=ms * MS) for at, text, ms in rows]
-    tables = {"functions": [printer, below, rest], "calls": [call(printer, below)], "lines": lines}
-    # 25 ms without the cost of 0.8 + 0.2 + 1 ms.
-    found = told_of(made.report_of(**tables), recorded(cprofile_timed=(4, 0.108)))
+    tables = {"functions": [printer, below], "calls": [call(printer, below)], "lines": lines}
+    # 25 ms without the cost of 0.8 + 0.2 ms.
+    found = told_of(made.report_of(**tables), recorded(cprofile_timed=(4, 0.104)))
     assert len(found) == is_found
     for told in found:
-        expected = near(text_ms / 25 * STEP_S, 12, ["cprofile", "torch"])
-        assert (of(told, "gain_s line layers"), told["evidence"][0]["calls"]) == (expected, 2.0)
+        expected = near(text_ms / 25 * STEP_S, 12, 2.0)
+        assert [*of(told, "gain_s line"), told["evidence"][0]["calls"]] == expected
         assert made.links(told) == [f"python/{printer['file']}:5:_str", f"source/{TRAIN}:12"]
 
 
@@ -166,17 +149,13 @@ def test_waits_for_values_of_a_device_are_told_with_their_lines():
     rows += [(number, "x.cpu()", 0.1 * number) for number in (11, 12, 13)]
     lines = [line(at, text, operator_s=ms * MS) for at, text, ms in rows]
     ran = [("aten::item", 2.0, 1 * MS, "Net"), ("aten::item", 3.0, 1 * MS, None)]
-    ran += [("aten::nonzero", 1.0, 0.1 * MS, None)]
     operators = rows_of("name calls self_s module", *ran)
-    report = idle("synchronisation", 2, 1.5, lines=lines, operators=operators)
-    (told,) = told_of(report)
-    expected = near(2.8 * MS, "high", TRAIN, 10)
-    assert of(told, "gain_s severity file line") == expected
-    gaps, operators_told, rest = (told["evidence"][at:to] for at, to in ((0, 2), (2, 4), (4, None)))
+    (told,) = told_of(idle("synchronisation", 2, 1.5, lines=lines, operators=operators))
+    assert of(told, "gain_s severity file line") == near(2.8 * MS, "high", TRAIN, 10)
+    gaps, (asked, *rest) = told["evidence"][:2], told["evidence"][2:]
     found = [of(row, "idle_s after") for row in gaps]
     assert found == [near(1.6 * MS, "x2"), near(1.2 * MS, "x1.5")]
-    found = [of(row, "operator calls") for row in operators_told]
-    assert found == [["aten::item", 5.0], ["aten::nonzero", 1.0]]
+    assert of(asked, "operator calls") == ["aten::item", 5.0]
     assert [row["line"] for row in rest] == [10, 9, 13, 12]
 
 
@@ -195,7 +174,6 @@ def test_copies_cost_the_time_in_which_the_device_is_idle():
         found = host_to_device_copies(None, report)
         assert [each["gain_s"] for each in found] == [None] * is_found
         for told in found:
-            assert "beside kernels" in told["gain_reason"]
             facts = of(told["evidence"][0], "memory copies holds_up_the_host")
             assert facts == ["pinned", 3.0, None]
 
@@ -210,13 +188,11 @@ def test_copies_are_told_with_their_memory_and_lines(kinds, word, pins):
     lines += [line(6, "x = x.to(d)", operator_s=1 * MS)]
     lines += [line(7, "y = y.cuda()", python_s=0.3 * MS, operator_s=1.2 * MS)]
     ran = [("aten::copy_", "Net", 3.0, 5e5), ("aten::copy_", "Other", 9.0, 7e5)]
-    ran += [("aten::_to_copy", "Net", 9.0, 7e5)]
     operators = rows_of("name module calls moved_bytes", *ran)
     back = {"operator": "aten::mm", "module": "Net.fc", "calls": 9.0, "device_s": 9 * MS}
     kernels = [*copies(*kinds), back | {"name": "Memcpy DtoH (Device -> Pageable)"}]
-    report = idle("copy", 1, lines=lines, kernels=kernels, operators=operators)
-    (told,) = host_to_device_copies(None, report)
-    assert f"{word} memory" in told["title"]
+    (told,) = host_to_device_copies(None, idle("copy", 1, lines=lines, kernels=kernels,
+        operators=operators))  # fmt: skip
     assert of(told, "line module severity") == [7, "Net", "medium"]
     first, *others = told["evidence"]
     holds = True if kinds[0] == "Pageable" else None
@@ -225,6 +201,3 @@ def test_copies_are_told_with_their_memory_and_lines(kinds, word, pins):
     assert of(copied, "operator calls copied_bytes") == ["aten::copy_", 3.0, 250_000]
     words = ("pin_memory=True",) * (not pins) + ("non_blocking=True",) * (word == "host")
     assert missing(told["advice"], "pin_memory=True", "non_blocking=True") == [*words]
-    # Those within the device and back are no copies to it.
-    kernels = [back | {"name": f"Memcpy Dto{to} (Device -> x)"} for to in "DH"]
-    assert host_to_device_copies(None, idle("copy", 3, kernels=kernels)) == []

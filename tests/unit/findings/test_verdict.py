@@ -11,7 +11,7 @@ from profstack.findings.next_step import sureness_words
 from profstack.findings.rules import VERDICT_RULES
 from profstack.findings.step_bar import DeviceCut
 from profstack.findings.step_cut import Cut, IoTime
-from profstack.findings.verdict import Measure, decide, measures, verdict
+from profstack.findings.verdict import decide, measures, verdict
 from profstack.report import files
 from profstack.storage.reader import Recorded
 from profstack.storage.vocabulary import WAIT
@@ -69,72 +69,6 @@ def test_what_is_not_known_counts_as_what_it_could_be(known, idle, slug, words):
     assert not words or margin is None
 
 
-def test_a_cause_that_weighs_about_as_much_is_named_beside_the_first():
-    slug, margin, why = decide(shares(python=0.5, compute=0.451, input=0.31))
-    assert (slug, margin) == ("python-bound", pytest.approx(0.049))
-    assert why == "compute-bound weighs about as much (45 %)"
-
-
-def told(below=0.0, unknown=0.0, **known):
-    """Measures of all tests, and of the operators that stay below the limits or have none."""
-    found = {slug: Measure(share) for slug, share in shares(**known).items()}
-    facts = {"below_limits_share": below, "limit_unknown_share": unknown, "peak_share": 0.37}
-    found["compute-bound"].facts = facts
-    return found
-
-
-def said(slug, found, margin=0.2, **known):
-    return module.sentence(slug, found, "a step", margin, **{"has_loader": True, **known})
-
-
-def test_a_balanced_step_is_told_by_the_machines_peak():
-    words = said("balanced", told(compute=0.3, memory=0.08, python=0.1))
-    assert words == "no single cause takes most of a step. It reaches 37 % of the machine's peak"
-    for margin, words in ((0.05, []), (0.049, ["nearly compute-bound (36 %", "from 40 % on"])):
-        found = said("balanced", told(compute=0.36, input=0.2, memory=None), margin)
-        assert (missing(found, *words), "nearly" in found) == ([], bool(words))
-
-
-@cases(
-    "low_ms high_ms is_shown",
-    "18.1 21.9 False; 17.9 20.1 True; 19.9 22.1 True; 18.8 21.2 False; None None False",
-)
-def test_a_median_that_is_not_known_well_has_its_interval(low_ms, high_ms, is_shown):
-    ends = (low_ms and low_ms * MS, high_ms and high_ms * MS)
-    mark = {"mode": "pipelined", "median_s": 0.02, "ci95_low_s": ends[0], "ci95_high_s": ends[1]}
-    words = module.step_words(mark)
-    assert ("20.0 ms" in words, "95 %" in words) == (True, is_shown)
-    assert not is_shown or f"between {low_ms:.1f} ms and {high_ms:.1f} ms with" in words
-
-
-def test_a_cause_is_told_with_its_share_place_and_calls():
-    known = {"input": 0.8, "io": 0.6, "communication": 0.5, "python": 0.7}
-    found = told(**known, launch=0.45, compute=0.9, memory=0.4)
-    for slug in ("input-bound", "io-bound", "python-bound", "launch-bound"):
-        found[slug].place = line(7)
-    found["communication-bound"].name = "gloo:x"
-    found["launch-bound"].facts = {"calls": 1234.4, "call_s": 5e-6}
-    figures = {"communication": ("50 %", "gloo:x"), "memory": ("40 %", "bandwidth")}
-    figures |= {"input": ("80 %", "(train.py:7)"), "io": ("60 %", "(train.py:7)")}
-    figures |= {"python": ("70 %", "(train.py:7)"), "compute": ("90 %", "37 % of the peak")}
-    figures["launch"] = ("45 %", "(1.23 k a step, 5.00 µs each)")
-    for name, (share, words) in figures.items():
-        text = said(f"{name}-bound", found)
-        assert text.startswith(f"{share} of a step ")
-        assert (words in text, "train.py" in text) == (True, name in ("input", "io", "python"))
-    assert "after" not in said("python-bound", found)
-    found["python-bound"].facts = {"after_step_share": 0.4}
-    assert "after the optimizer's step" in said("python-bound", found)
-    # What lies before a step is not called loading without a loader.
-    assert "batch" in said("input-bound", found)
-    without = said("input-bound", found, has_loader=False)
-    assert ("before the model's first call" in without, "not known" in without) == (True, False)
-    making = said("input-bound", found, has_loader=False, makes_batch=True)
-    assert "goes to making its batch (train.py:7)" in making
-    found["input-bound"].name = "region 'augment'"
-    assert "batch, above all in region 'augment' (train.py:7)" in said("input-bound", found)
-
-
 def cut_of(**changes):
     known = {"wait": 0.05, "python": 0.3, "io": 0.02, "small": 0.21, "small_calls": 70.0}
     known |= {"communication": 0.03, "communication_name": "gloo:x", "io_time": IoTime(0.0)}
@@ -177,8 +111,6 @@ def test_on_the_host_the_measures_are_the_cuts_shares():
     links = {"input": "modules/(wait)", "communication": "ranges/gloo:x"}
     links |= {"compute": "operators/aten::bmm", "memory": "operators/aten::add"}
     assert {name: found[name].link for name in links} == links
-    nothing = measured(cut_of(small_calls=0.0, wait=None))
-    assert ("call_s" in nothing["launch"].facts, bool(nothing["input"].reason)) == (False, True)
     # Without a roofline its measures are not known, without the torch layer all but the wait.
     for lines in (None, roofline(bounds=None), roofline(bounds=None, peaks={"reason": "no peaks"})):
         found = measured(cut_of(), lines=lines)
@@ -263,10 +195,10 @@ def test_what_is_known_too_little_of_is_unclear():
         assert not missing(found["sentence"], words or "")
         assert bool(found["evidence"]) is (words is None)
     # With an interval as wide as the median no verdict is certain.
-    for low, high, rough in ((5, 14.9, ""), (0, 10, "0 s and 10.0 ms"), (5, 15.1, "5.00 ms and 1")):
+    for low, high, is_rough in ((5, 14.9, False), (0, 10, True), (5, 15.1, True)):
         found = judged(ci95_low_s=low * MS, ci95_high_s=high * MS)
         assert of(found, "slug sureness") == ["input-bound", "likely"]
-        assert ("is rough" in found["sentence"], rough in found["sentence"]) == (bool(rough), True)
+        assert ("is rough" in found["sentence"]) is is_rough
     known = {"torch": False, "torch_reason": "the layer slowed it"}
     found = judged(cut_of(**known, torch_step="longer steps help", wait=0.25))
     assert found["slug"] == "unclear"
@@ -303,21 +235,20 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
         {"name": "backward", "seconds": 5 * MS, "share": 0.5},
         {"name": "not attributed", "seconds": 9 * MS, "share": 0.9},
         {"name": "forward", "seconds": 4 * MS, "share": 0.4}]}  # fmt: skip
-    for batch, gain_ms in ((8, None), (64, 0.29), (8, 0.31)):
-        found = [{"title": "slow", "gain_s": gain_ms and gain_ms * MS, "file": TRAIN, "line": 7}]
-        found[0] |= {"run_s": None, "run_gain_s": None, "severity": "low", "slug": "x"}
-        found[0]["evidence"] = []
-        found[0]["advice"] = "Do a.b less. It is 3.5 of it. And more."
-        parts["step"]["batch_size"] = batch
+    slow = {"title": "slow", "file": TRAIN, "line": 7, "run_s": None, "run_gain_s": None}
+    slow |= {"severity": "low", "slug": "x", "evidence": []}
+    slow["advice"] = "Do a.b less. It is 3.5 of it. And more."
+    for batch, threads, gain_ms in ((8, 1, None), (64, 4, 0.29), (8, 1, 0.31)):
+        parts["step"]["batch_size"], cores["torch_threads"] = batch, threads
         report = report_of(parts=parts, operators=names, modules=modules)
-        report["findings"] = [found[0] | {"title": "less", "gain_s": None}, *found]
+        found = slow | {"gain_s": gain_ms and gain_ms * MS}
+        report["findings"] = [found | {"title": "less", "gain_s": None}, found]
         told = verdict(report, cut_of(), None)
-        begins = "The largest part of a clean step of 10.0 ms" if gain_ms == 0.31 else "Its largest"
-        assert not missing(told["sentence"], begins, " is backward (50 %; the step's largest modul")
         usual = ["a larger batch"] * (batch < 64) + ["channels_last for the convolutions"]
-        usual += ["bfloat16 by torch.autocast", "torch.compile", "torch.set_num_threads(4)"]
+        usual += ["bfloat16 by torch.autocast", "torch.compile"]
+        usual += ["torch.set_num_threads(4)"] * (threads < 4)
         first = f"Try, one at a time: {', '.join(usual)}."
-        lever = "Begin at train.py:7 (saves about 310 µs of each step): " + found[0]["advice"]
+        lever = "Begin at train.py:7 (saves about 310 µs of each step): " + slow["advice"]
         assert told["action"] == (lever if gain_ms == 0.31 else first)
         assert told["sentence"].startswith("slow. The " if gain_ms == 0.31 else "Balanced")
         # What is named first is what the verdict is sure of, within the noise of the run.
@@ -349,17 +280,6 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     action = f"at train.py:3 ({gain})" if gain else "there (saves about 3.00 ms of each step)"
     assert told["action"] == f"Begin {action}: Mend it."
     assert told["sentence"].startswith("own. " if gain else "known. ")
-    assert "heaviest line (1.50 ms, 15 %) is train.py:7" in told["sentence"]
-
-
-def test_a_simple_remedy_comes_before_what_is_usually_done():
-    found = {"slug": "grad-in-inference", "title": "nodes", "gain_s": None, "run_s": None}
-    found |= {"run_gain_s": None, "severity": "low", "advice": "Use it. Now. Then."}
-    found["evidence"] = []
-    told = verdict(report_of() | {"findings": [found]}, cut_of(wait=0.5), None)
-    assert told["action"] == "Begin with the finding 'nodes': Use it. Now. Then."
-    told = verdict(report_of(), cut_of(wait=0.5), None, [SITE])
-    assert told["action"] == VERDICT_RULES[0].remedy
 
 
 TORCH = {"environment": {"torch": "2"}}
@@ -373,11 +293,11 @@ TORCH = {"environment": {"torch": "2"}}
     ({"step": {"count": 0, "reason": "no loop"}} | TORCH, "no loop"),
     ({"step": {"count": 7}, "slices": [{"kind": "watch"}]} | TORCH, "7 steps none that went unob"),
     ({"step": {"count": 9, "rule": "whole"}} | TORCH, "measured as a whole; profstack.step()"),
-    ({"step": {"rule": "whole"}, "whole": True} | TORCH, "25 % of its 4.00 s"),
+    ({"step": {"rule": "whole"}} | TORCH, "25 % of its 4.00 s"),
 )
 def test_without_a_clean_step_the_reason_is_told(parts, words):
-    is_whole, tables = parts.pop("whole", False), {}
-    if is_whole:
+    is_whole, tables = parts.get("step", {}).get("rule") == "whole", {}
+    if is_whole and "count" not in parts["step"]:
         tables["modules"] = rows_of("path self_s", ("(x)", 3.0), ("Net", 1.0))
         tables["operators"] = rows_of("name self_s", ("aten::mm", 0.4), ("aten::add", 0.6))
     found = verdict(report_of(step_s=None, parts=parts, **tables), None, None)
@@ -400,8 +320,8 @@ def test_a_realistic_run_has_a_bar_and_a_verdict_that_agree_or_a_warning(tmp_pat
     report["tables"]["functions"] = [{"phase": "step"}]
     module.add_verdict(report, Recorded(tmp_path / "rec"))
     assert of(report, "verdict step_bar") == [None, None]
-    assert report["warnings"][-1]["slug"] == "verdict-failed"
-    assert "KeyError" in report["warnings"][-1]["text"]
+    warning = report["warnings"][-1]
+    assert (warning["slug"], "KeyError" in warning["text"]) == ("verdict-failed", True)
 
 
 # An imported trace: four uneven steps of 40 ms in all, by module `Net`, the wait, and operators.
@@ -425,27 +345,11 @@ def test_an_imported_trace_is_judged_by_its_own_steps(tmp_path):
     mark, found = report["benchmark"], report["verdict"]
     assert (mark["mode"], mark["n"], mark["median_s"]) == ("profiled", 4, pytest.approx(10e-3))
     assert (found["slug"], found["sureness"]) == (rules.INPUT, "likely")
-    assert found["sentence"].startswith(
-        "Input-bound: 35 % of a step of 10.0 ms under the profiler "
-    )
+    words = "Input-bound: 35 % of a step of 10.0 ms under the profiler "
+    assert found["sentence"].startswith(words)
     # How much the profiler slowed the steps is not known, and nothing is told at another speed.
     (effect,) = [each for each in report["probe_effect"] if each["layer"] == "torch"]
     assert (effect["factor"], bool(effect["note"])) == (None, True)
     (net,) = [each for each in report["tables"]["modules"] if each["path"] == "Net"]
     assert net["calibrated_s"] == pytest.approx(0.026 / 4)
-    assert [each["slug"] for each in report["findings"]] == []
     assert [each["slug"] for each in report["warnings"]] == ["profiled-steps"]
-
-
-@pytest.mark.parametrize(
-    ("forward_s", "operators", "slug", "sureness", "words"),
-    [
-        (0.038, [("aten::mm", 4, 0.010)], rules.PYTHON, "hint", "the profiler's own work is part"),
-        (0.038, [("aten::mm", 4, 0.030)], rules.BALANCED, "hint", "The largest part of a step of"),
-    ],
-)
-def test_what_a_profiler_makes_larger_is_a_hint(
-    tmp_path, forward_s, operators, slug, sureness, words
-):
-    found = traced(tmp_path, 0.002, forward_s, operators)["verdict"]
-    assert (found["slug"], found["sureness"], words in found["sentence"]) == (slug, sureness, True)

@@ -11,6 +11,7 @@ from profstack.commands import main
 from profstack.lock.differences import Difference, compare
 from profstack.lock.facts import COMPILE, FUNCTIONS, MEMORY, MODULE, STEP, SYNCHRONISATIONS, Key
 from profstack.lock.lockfile import Lock
+from tests.support.tables import cases
 
 MADE = {"torch": "2.13.0", "device": "cpu", "threads": 2, "cpu": "AVX2", "arguments": []}
 PORTABLE = [
@@ -42,15 +43,13 @@ def test_a_fact_may_be_new_gone_or_other(key):
     assert compare(Lock(MADE, {key: 3}), {key: 3}, MADE).differences == []
 
 
-@pytest.mark.parametrize(
-    ("name", "compared"),
-    [
-        ("torch", PORTABLE),
-        ("device", PORTABLE),
-        ("threads", PORTABLE + OF_TORCH),
-        ("cpu", PORTABLE + OF_TORCH),
-        ("arguments", PORTABLE + OF_TORCH + OF_MACHINE),
-    ],
+@cases(
+    "name compared",
+    ("torch", PORTABLE),
+    ("device", PORTABLE),
+    ("threads", PORTABLE + OF_TORCH),
+    ("cpu", PORTABLE + OF_TORCH),
+    ("arguments", PORTABLE + OF_TORCH + OF_MACHINE),
 )
 def test_another_machine_is_said_and_only_what_must_be_equal_is_compared(name, compared):
     every = PORTABLE + OF_TORCH + OF_MACHINE

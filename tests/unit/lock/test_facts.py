@@ -24,10 +24,11 @@ from profstack.lock.facts import (
     read_facts,
 )
 from profstack.lock.lockfile import Lock
-from profstack.lock.meaning import explain
-from profstack.lock.places import Sources
+from profstack.lock.meaning import Cause, explain
+from profstack.lock.places import Place, Sources
 from profstack.lock.text import answer
 from profstack.storage.folder import Writer
+from tests.support.tables import cases, rows_of
 
 SOURCE = """\
 import torch
@@ -53,10 +54,6 @@ ITEM = "<method 'item' of 'torch._C.TensorBase' objects>"
 LOADER = "/site-packages/torch/utils/data/dataloader.py"
 
 
-def function(file, line, name, calls, number=3):
-    return {"slice": number, "file": file, "line": line, "name": name, "calls": calls}
-
-
 def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
     """Write a recording of two steps with operators, and `steps` with calls of functions."""
     script = str((root or folder) / "train.py")
@@ -64,84 +61,46 @@ def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
     (folder / "train.py").write_text(SOURCE)
     writer = Writer(folder)
     common = {"plan": 1, "phase": "train", "counted_steps": 1, "steps": 1, "layer": "torch"}
-    slices = [
-        {**common, "slice": number, "mode": "detail", "kind": "torch", "first_step": number}
-        for number in (1, 2)
-    ]
-    counted = {"slice": 3, "layer": "cprofile", "mode": "timed", "counted_steps": steps}
-    slices.append({**common, **counted, "first_step": 3, "steps": steps})
+    detail = common | {"mode": "detail", "kind": "torch"}
+    counted = common | {"layer": "cprofile", "mode": "timed"}
+    counted |= {"counted_steps": steps, "steps": steps}
     operators = [
         {"slice": number, "name": "aten::item", "module_id": owner, "backward": 0, **calls}
         for number, count in zip((1, 2), items, strict=True)
         for owner, calls in ((None, {"calls": count, "outermost": count}), (-3, {"calls": 9}))
     ]
     operators += [{**row, "name": "aten::_local_scalar_dense", "outermost": 0} for row in operators]
-    places = {
-        "roots": [f"{folder}/"],
-        "libraries": ["/site-packages/"],
-        "profstack": [],
-        "working": f"{folder}/",
-        "text": False,
-        "sep": "/",
-    }
+    places = {"roots": [f"{folder}/"], "libraries": ["/site-packages/"], "profstack": []}
+    places |= {"working": f"{folder}/", "text": False, "sep": "/"}
     writer.facts({"counts_by_phase": {"train": 7}, "own_files": places, "plan_1": {"rule": "step"}})
-    module = {"module_id": 1, "path": "Net", "type": "Net", "parameters": 10, "own_parameters": 10}
-    line = {"file": script, "line": 14, "operator": "aten::item", "calls": sum(items)}
-    writer.write(
-        {
-            "slices": slices,
-            "operators": operators,
-            "modules": [{**module, "own_bytes": 40, "own_trainable": 6}],
-            "steps": [
-                {"step": 2, "plan": 1, "shape": "32x4"},
-                {"step": 0, "plan": 1, "shape": "9"},
-            ],
-            "flop_counts": [
-                {
-                    "slice": number,
-                    "counter": "recorded_shapes",
-                    "module_id": 1,
-                    "backward": 0,
-                    "flop": flop[number - 1],
-                }
-                for number in (1, 2)
-            ],
-            "memory_owners": [
-                {"slice": number, "device": "cpu", "kind": kind, "peak_bytes": nbytes}
-                for number, kind, nbytes in (
-                    (1, "parameters", 40),
-                    (1, "activations", 5),
-                    (2, "parameters", 40),
-                    (2, "activations", 7),
-                )
-            ],
-            "functions": [
-                function(script, 7, "forward", 3 * steps),
-                function(script, 9, "<lambda>", 1),
-                function(script, 9, "<listcomp>", 5),
-                function(LOADER, 700, "__next__", steps),
-                function("~", 0, ITEM, 10 * steps + sum(items)),
-            ],
-            "calls": [
-                {
-                    "slice": 3,
-                    "caller_file": LIBRARY,
-                    "callee_file": "~",
-                    "callee_name": ITEM,
-                    "calls": 10 * steps,
-                }
-            ],
-            "line_operators": [{"slice": 3, **line}] if sum(items) else [],
-            "lines": [{"slice": 3, "file": script, "line": at, "calls": 2} for at in (13, 14)],
-            "compilations": [{"name": "forward", "file": script, "line": 7, "versions": 0}],
-            "graph_breaks": [
-                {
-                    "reason": "print\nmore",
-                    "stack": json.dumps([[script, 9, "forward"]]),
-                }
-            ],
-        }
-    )
+    sizes = {"parameters": 10, "own_parameters": 10, "own_bytes": 40, "own_trainable": 6}
+    line = {"slice": 3, "file": script, "line": 14, "operator": "aten::item", "calls": sum(items)}
+    functions = [
+        (script, 7, "forward", 3 * steps), (script, 9, "<lambda>", 1), (script, 9, "<listcomp>", 5),
+        (LOADER, 690, "_next_data", 7 * steps), (LOADER, 700, "__next__", steps),
+        ("~", 0, ITEM, 10 * steps + sum(items)),
+    ]  # fmt: skip
+    call = {"slice": 3, "caller_file": LIBRARY, "callee_file": "~", "callee_name": ITEM}
+    memory = [(1, "parameters", 40), (1, "activations", 5), (2, "parameters", 40)]
+    memory.append((2, "activations", 7))
+    counts = {"counter": "recorded_shapes", "module_id": 1, "backward": 0}
+    writer.write({
+        "slices": rows_of("slice first_step", (1, 1), (2, 2), **detail)
+        + rows_of("slice first_step", (3, 3), **counted),
+        "operators": operators,
+        "modules": [{"module_id": 1, "path": "Net", "type": "Net", **sizes}],
+        "steps": rows_of("step shape", (2, "32x4"), (0, "9"), plan=1),
+        "flop_counts": rows_of("slice flop", *enumerate(flop, 1), **counts),
+        "memory_owners": rows_of("slice kind peak_bytes", *memory, device="cpu"),
+        "functions": rows_of("file line name calls", *functions, slice=3),
+        "calls": [{**call, "calls": 10 * steps}],
+        "line_operators": [line] if sum(items) else [],
+        "lines": rows_of("line", (13,), (14,), slice=3, file=script, calls=2),
+        "compilations": [{"name": "forward", "file": script, "line": 7, "versions": 0}],
+        "graph_breaks": [
+            {"reason": "print\nmore", "stack": json.dumps([[script, 9, "forward"]])}
+        ],
+    })  # fmt: skip
     writer.close()
     return CountedRun(folder, str(folder))
 
@@ -232,13 +191,8 @@ def test_of_several_lines_the_one_changed_since_the_lock_was_committed_is_named(
     changed = SOURCE.replace("        loss = net(batch)", "        loss = net(batch); loss.item()")
     script.write_text(changed)
     parsed.cache_clear()
-    causes, _ = explain(
-        [Difference(Key(SYNCHRONISATIONS, "", ".item()"), 1, 2)],
-        locked,
-        locked,
-        run,
-        Sources(run, lock),
-    )
+    more = [Difference(Key(SYNCHRONISATIONS, "", ".item()"), 1, 2)]
+    causes, _ = explain(more, locked, locked, run, Sources(run, lock))
     assert [place.line for place in causes[0].places] == [13]
     script.write_text(f"# Comment.\n{changed}width = 3\n")
     parsed.cache_clear()
@@ -268,21 +222,20 @@ def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
     assert "unheard of           5    0" in text
 
 
-@pytest.mark.parametrize(
-    ("key", "locked", "words", "line"),
-    [
-        (Key(COMPILE, "train.py::Net.forward", "graphs"), 0, "1 instead of 0 graphs", 8),
-        (Key(COMPILE, "graph breaks", "print"), 0, "breaks a graph 1 instead of 0 times", 9),
-        (Key(STEP, "", "inputs"), "16x4", "a batch holds 32 samples instead of 16", None),
-        (Key(STEP, "", "inputs"), "32x8", "the inputs are 32x4 instead of 32x8", None),
-        (Key(FUNCTIONS, "", "train.py::Net.forward"), 1, "called 3 instead of 1 times", 8),
-        (Key(MODULE, "Net", "parameters"), 8, "Net has 10 instead of 8 parameters", 16),
-        (Key(MODULE, "Net", "parameter_bytes"), 20, "another number type", None),
-        (Key(MODULE, "Net", "frozen_parameters"), 0, "4 instead of 0 frozen", None),
-        (Key(MODULE, "Net", "type"), "Other", "the module Net is a Net, and was a Other", 16),
-        (Key(STEP, "", "batches asked for"), 2, "asks a DataLoader for 1 instead of 2", None),
-        (Key(MEMORY, "cpu", "peak_bytes"), 46, "tensors take 47 instead of 46 bytes", None),
-    ],
+@cases(
+    "key locked words line",
+    (Key(COMPILE, "train.py::Net.forward", "graphs"), 0, "1 instead of 0 graphs", 8),
+    (Key(COMPILE, "graph breaks", "print"), 0, "breaks a graph 1 instead of 0 times", 9),
+    (Key(STEP, "", "inputs"), "16x4", "a batch holds 32 samples instead of 16", None),
+    (Key(STEP, "", "inputs"), "32x8", "the inputs are 32x4 instead of 32x8", None),
+    (Key(FUNCTIONS, "", "train.py::Net.forward"), 1, "called 3 instead of 1 times", 8),
+    (Key(MODULE, "Net", "parameters"), 8, "Net has 10 instead of 8 parameters", 16),
+    (Key(MODULE, "Net", "parameter_bytes"), 20, "another number type", None),
+    (Key(MODULE, "Net", "frozen_parameters"), 0, "4 instead of 0 frozen", None),
+    (Key(MODULE, "Net", "type"), "Other", "the module Net is a Net, and was a Other", 16),
+    (Key(STEP, "", "batches asked for"), 2, "asks a DataLoader for 1 instead of 2", None),
+    (Key(MEMORY, "cpu", "peak_bytes"), 46, "tensors take 47 instead of 46 bytes", None),
+    (Key(SYNCHRONISATIONS, "", ".cpu()"), 2, ".cpu() is called 0 instead of 2 times", None),
 )
 def test_one_changed_fact_has_its_meaning(tmp_path, key, locked, words, line):
     run = recorded(tmp_path / "a")
@@ -301,10 +254,7 @@ def test_blocks_with_the_same_change_are_one_cause(tmp_path):
     causes, left, _ = said({**read_facts(run), **changed}, run, tmp_path)
     first = "the module Net.h.0.fc is called 0 instead of"
     assert [(cause.text, len(cause.takes)) for cause in causes] == [
-        (
-            f"{first} 2 times a step; the same in 2 more modules like it",
-            3,
-        ),
+        (f"{first} 2 times a step; the same in 2 more modules like it", 3),
         ("the module Net.h.2.fc is called 0 instead of 3 times a step", 1),
     ]
     assert left == []
@@ -341,3 +291,33 @@ def test_many_modules_of_another_size_are_one_cause_with_the_work_around_them(tm
         "4 modules have another number of parameters: Net.a has 0 instead of 5 parameters"
     ]
     assert (len(causes[0].takes), left) == (5, [])
+
+
+def test_memory_is_said_with_the_kinds_that_changed_most(tmp_path):
+    run = recorded(tmp_path / "a")
+    kinds = {"activations": 17, "parameters": 38, "inputs": 1}
+    changed = {Key(MEMORY, "cpu", f"peak: {kind}"): size for kind, size in kinds.items()}
+    locked = {**read_facts(run), Key(MEMORY, "cpu", "peak_bytes"): 56, **changed}
+    (cause,), left, _ = said(locked, run, tmp_path)
+    assert "(activations 7 instead of 17, parameters 40 instead of 38)" in cause.text
+    assert (len(cause.takes), left) == (4, [])
+
+
+def test_operators_on_another_type_take_the_place_of_the_usual_ones(tmp_path):
+    run = recorded(tmp_path / "a")
+    columns = ["slice", "name", "module_id", "backward", "dtype", "outermost", "calls"]
+    rows = [(number, "aten::mm", 1, 0, "float32", 2, 2) for number in (1, 2)]
+    run._tables["operators"] = (columns, rows)
+    locked = read_facts(run)
+    locked[Key(MODULE, "Net", "operator aten::mm bfloat16")] = locked.pop(
+        Key(MODULE, "Net", "operator aten::mm")
+    )
+    (cause,), left, _ = said(locked, run, tmp_path)
+    assert cause.text == "operators of 1 modules and parts no longer compute in bfloat16"
+    assert (len(cause.takes), left) == (2, [])
+
+
+def test_three_of_many_places_are_listed():
+    places = [Place("train.py", line, f"line {line}") for line in range(1, 6)]
+    text = answer("a", "b", Comparison([], 0, []), [Cause("c", places)], [], whole=False)
+    assert text.endswith("3  line 3\n     or one of 2 other lines")

@@ -9,18 +9,10 @@ from profstack.errors import RecordingError
 from profstack.lock import lockfile
 from profstack.lock.facts import FUNCTIONS, MEMORY, MODULE, STEP, Key
 from profstack.lock.lockfile import Lock, merged, text_of
+from tests.support.tables import cases
 
-HOSTILE = [
-    'a "quoted" name',
-    "back\\slash \\u0041",
-    "line\nbreak\ttab\x7f\x00",
-    "[module.x]",
-    "a = 1 # no comment",
-    "é 漢 😀",
-    "GPT.h.[0-3].mlp",
-    "\ud800",
-    "",
-]
+HOSTILE = ['a "quoted" name', "back\\slash \\u0041", "line\nbreak\ttab\x7f\x00", "[module.x]"]
+HOSTILE += ["a = 1 # no comment", "é 漢 😀", "GPT.h.[0-3].mlp", "\ud800", "", f"a.{'7' * 5000}"]
 
 
 def made_lock():
@@ -49,82 +41,61 @@ def test_a_lock_is_read_as_it_was_written_in_whatever_order(tmp_path):
     assert lockfile.read(written(tmp_path, text)) == lock
     turned = Lock(lock.made, dict(reversed(lock.facts.items())), lock.unstable)
     assert text_of(turned) == text
+    notes = ["Not compared" in text_of(each) for each in (lock, Lock(lock.made, lock.facts))]
+    assert notes == [True, False]
     # Equal modules stand together, in the order of their numbers; the other one is apart.
     heads = [line for line in text.splitlines() if line.startswith("[module")]
     assert heads == ['[modules."GPT.h.[0-2,10,12].mlp"]', '[module."GPT.h.11.mlp"]']
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_may_hold_anything(tmp_path, name):
+def test_names_may_hold_anything_and_a_lock_is_toml(tmp_path, name):
     plain = name.encode("utf-8", "replace").decode()
-    sides = [
-        Lock({"script": each}, {Key(MODULE, each, each): each, Key(FUNCTIONS, "", each): 5})
-        for each in (name, plain)
-    ]
-    sides[0].unstable[Key(MODULE, name, "calls")] = "1, 2"
-    text = text_of(sides[0])
-    assert ("Not compared" in text, "Not compared" in text_of(sides[1])) == (True, False)
-    read = lockfile.read(written(tmp_path, text))
-    assert (read.made, read.facts) == (sides[1].made, sides[1].facts)
-    if name == plain:
-        assert read == sides[0]
+    lock, expected = made_lock(), made_lock()
+    for each, text in ((lock, name), (expected, plain)):
+        each.made["script"] = text
+        each.facts |= {Key(MODULE, text, text): text, Key(FUNCTIONS, "", text): 5}
+        each.unstable[Key(MODULE, text, "calls")] = "1, 2"
+    text = text_of(lock)
+    assert lockfile.read(written(tmp_path, text)) == expected
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        read = tomllib.loads(text)
+        assert (read["module"][plain], read["functions"][plain]) == ({plain: plain}, 5)
+        assert read["step"] == {"forward_flop": 2**63 + 1, "inputs": "32x16, 7x16"}
+        assert read["modules"]["GPT.h.[0-2,10,12].mlp"] == {"calls": 3}
+        assert read["made"]["arguments"] == ["--width", "64"]
+        assert read["unstable"]["module"]["GPT"] == {"calls": "1, 2, 1"}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_lock_is_toml(name):
-    import tomllib
-
-    lock = made_lock()
-    plain = name.encode("utf-8", "replace").decode()
-    lock.facts[Key(MODULE, name, name)] = name
-    read = tomllib.loads(text_of(lock))
-    assert read["module"][plain] == {plain: plain}
-    assert read["step"] == {"forward_flop": 2**63 + 1, "inputs": "32x16, 7x16"}
-    assert read["modules"]["GPT.h.[0-2,10,12].mlp"] == {"calls": 3}
-    assert read["made"]["arguments"] == ["--width", "64"]
-    assert read["unstable"] == {"module": {"GPT": {"calls": "1, 2, 1"}}}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "no version"),
-        ("version = 2\n", "version 2"),
-        ("version = 1\n[step]\n<<<<<<< HEAD\n", "line 3"),
-        ("version = 1\n[step]\ncalls = one\n", "line 3"),
-        ("version = 1\n[other]\n", "line 2"),
-        ('version = 1\n[modules."GPT.h"]\n', "line 2"),
-        ('version = 1\n[modules."GPT.h.[0-99999999]"]\n', "line 2"),
-        ("version = 1\n" + '[modules."a.[0-99999]"]\n' * 11, "line 12"),
-        (f"version = 1\n[made]\nsteps = {'9' * 5000}\n", "line 3"),
-        (f"version = 1\n[made]\nsteps = 1{' ' * 200_000}x\n", "line 3"),
-        (f"version = 1\n[made]\narguments = [{'[' * 100_000}\n", "line 3"),
-        ("version = 1\n[made]\narguments = [" + '"\\"' * 60_000 + "]\n", "line 3"),
-        ("version = 1\n[unstable]\nx = 1\n", "line 2"),
-        ("version = 1\n[unstable.made]\nx = 1\n", "line 2"),
-    ],
+@cases(
+    "text words",
+    ("", "no version"),
+    ("version = 2\n", "version 2"),
+    ("version = 1\n[step]\n<<<<<<< HEAD\n", "line 3"),
+    ("version = 1\n[step]\ncalls = one\n", "line 3"),
+    ("version = 1\n[other]\n", "line 2"),
+    ('version = 1\n[modules."GPT.h"]\n', "line 2"),
+    ('version = 1\n[modules."GPT.h.[0-99999999]"]\n', "line 2"),
+    ("version = 1\n" + '[modules."a.[0-99999]"]\n' * 11, "line 12"),
+    (f"version = 1\n[made]\nsteps = {'9' * 5000}\n", "line 3"),
+    (f"version = 1\n[made]\nsteps = 1{' ' * 200_000}x\n", "line 3"),
+    (f"version = 1\n[made]\narguments = [{'[' * 100_000}\n", "line 3"),
+    ("version = 1\n[made]\narguments = [" + '"\\"' * 60_000 + "]\n", "line 3"),
+    ("version = 1\n[unstable]\nx = 1\n", "line 2"),
+    ("version = 1\n[unstable.made]\nx = 1\n", "line 2"),
 )
 def test_a_damaged_lock_is_named_with_its_line(tmp_path, text, words):
     with pytest.raises(RecordingError, match=words):
         lockfile.read(written(tmp_path, text))
 
 
-def test_a_number_of_many_digits_is_a_name(tmp_path):
-    names = [f"a.{'7' * 5000}", f"a.{'8' * 5000}", "a.9"]
-    facts = {Key(MODULE, name, "calls"): 1 for name in names}
-    text = lockfile.text_of(Lock({}, facts))
-    assert lockfile.read(written(tmp_path, text)).facts == facts
-
-
-def test_a_lock_in_the_form_of_a_pipe_is_refused(tmp_path):
+def test_a_missing_lock_says_how_to_make_one_and_a_pipe_is_refused(tmp_path):
+    with pytest.raises(RecordingError, match="profstack lock"):
+        lockfile.read(tmp_path / "profstack.lock")
     os.mkfifo(tmp_path / "profstack.lock")
     with pytest.raises(RecordingError, match="no regular file"):
-        lockfile.read(tmp_path / "profstack.lock")
-
-
-def test_a_missing_lock_says_how_to_make_one(tmp_path):
-    with pytest.raises(RecordingError, match="profstack lock"):
         lockfile.read(tmp_path / "profstack.lock")
 
 

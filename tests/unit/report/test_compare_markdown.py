@@ -40,13 +40,7 @@ def test_broken_rules_are_errors_in_the_repository_and_kept_ones_nothing():
 
 @pytest.mark.parametrize(
     ("file", "shown"),
-    [
-        ("~/work/repo/repo/train.py", "train.py"),
-        ("~/work/repo/other.py", None),
-        ("~/..py", None),
-        ("a/b.py", "a/b.py"),
-        ("..odd/b.py", "..odd/b.py"),
-    ],
+    [("~/work/repo/repo/train.py", "train.py"), ("~/work/repo/other.py", None), ("a/b.py",) * 2],
 )
 def test_a_path_in_the_home_folder_is_found_in_the_repository(monkeypatch, file, shown):
     monkeypatch.setenv("HOME", "/home/runner")
@@ -75,16 +69,12 @@ def test_the_answer_comes_first_then_gates_then_parts_and_the_rest_is_folded():
     made["gates"] = [gate("step > 5%", "broken"), gate("FLOP > +0", "kept")]
     text = markdown(made)
     shown, folded = text.split("<details>", 1)
-    assert shown.startswith("### ")
-    assert shown.index("**broken**") < shown.index("| data wait")
-    assert "loader" in shown
+    assert shown.index("### ") < shown.index("**broken**") < shown.index("| data wait")
     assert folded.count("</details>") == text.count("<details>") > 3
     assert made["measured"] in folded
     # Every table has as many cells in each of its rows.
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        cells = {line.count(" | ") + line.count("|---") for line in block.splitlines()}
-        rows = {line.count("|") for line in block.splitlines()}
-        assert (len(rows), len(cells) <= 2) == (1, True)
+        assert len({line.count("|") for line in block.splitlines()}) == 1
     assert len(text) < 65_536
 
 

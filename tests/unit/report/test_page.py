@@ -1,17 +1,14 @@
 """What the page is given of a report: its tables in order and cut, trees, sources and facts."""
 
 import json
-
-import pytest
+import random
 
 from profstack.report import page as module
 from profstack.report.page_tables import MOST_ROWS
-from profstack.storage.schema.column import SENSES
 from profstack.storage.schema.rows import CLEAN_SLICES
 from tests.support.bench_reports import bench
-from tests.support.full_report import full, on_a_device
-from tests.support.overview import LENGTH, add_sources, add_verdict
-from tests.support.reports import build, hostile, row, rows
+from tests.support.full_report import full
+from tests.support.reports import build, row, rows
 from tests.support.tables import cells
 
 
@@ -24,54 +21,33 @@ def test_the_pages_data_is_json_without_nan_and_keeps_null():
     facts = page["facts"]
     assert page["slices"][1]["cpu_s"] is facts["benchmark"]["device_median_s"] is None
     assert (facts["script"], facts["nsys"], page["base"]) == ("train.py", None, "runs/x")
-    assert facts["warnings"] == report["warnings"]
     assert page["counters"] == report["tables"]["flops"]
-    assert page["module_picture"]
     given = {"a": [1.5, float("nan")], 2: (float("-inf"), "x", True)}
     assert module.finite(given) == {"a": [1.5, None], "2": [None, "x", True]}
     page = module.prepare(bench())
-    mark = page.facts["benchmark"]
-    assert {"samples_s", "warmup_s", "counted_steps"} & {*mark} == set()
-    assert mark["throughput"]
+    assert {"samples_s", "warmup_s", "counted_steps"} & {*page.facts["benchmark"]} == set()
     assert (page.bench.measured, page.roofline is not None) == (True, True)
-
-
-@pytest.mark.parametrize("change", [lambda report: report, hostile])
-def test_every_numeric_column_of_every_table_says_its_layer_and_its_sense(change):
-    tables = module.prepare(change(on_a_device())).tables
-    assert len(tables) == 20
-    for table in tables.values():
-        for column in table.columns:
-            words = column.unit in ("text", "flag")
-            assert (column.kind in SENSES, bool(column.layer)) == (not words, not words), column
 
 
 def test_a_table_is_ordered_by_its_weight_or_as_reported():
     report, values = build(), (0.25, None, 0.75, 0.5)
     tables = {
-        "steps": "wall_s", "watch": "total_share", "outliers": "wall_s", "kernels": "device_s",
-        "operators": "self_s", "regions": "wall_s", "peak_holders": "bytes", "gaps": "total_s",
-        "nsys_kernels": "device_s", "nsys_copies": "device_s", "nsys_api": "host_s",
-        "nsys_samples": "self_samples", "nsys_gaps": "total_s", "nsys_backtraces": "host_s",
-    }  # fmt: skip
-    as_reported = {
-        "ranges": "calls", "threads": "share", "launches": "operators", "artifacts": "bytes",
-        "memory_owners": "peak_bytes", "nsys_steps": "wall_s"}  # fmt: skip
+        "steps": "wall_s", "watch": "total_share", "kernels": "device_s", "operators": "self_s",
+        "regions": "wall_s", "peak_holders": "bytes", "nsys_copies": "device_s",
+        "nsys_samples": "self_samples", "nsys_gaps": "total_s"}  # fmt: skip
+    as_reported = {"ranges": "calls", "threads": "share"}
     needed = {"operators": {"name": "mm"}, "steps": {"flags": None}, "kernels": {"name": "k"}}
     for name, column in (tables | as_reported).items():
         more = needed.get(name, {})
         report["tables"][name] = [row(name, **{**more, column: value}) for value in values]
+    figures = (0, 0.5, 0.1), (1, 0.3, 0.4), (2, 0.1, 0.25)
+    report["tables"]["module_lines"] = rows("module_lines", "line operator_s python_s", *figures)
     page = module.prepare(report)
     for name, column in tables.items():
         assert cells(page.tables[name], column) == [0.75, 0.5, 0.25, None], name
     for name, column in as_reported.items():
         assert cells(page.tables[name], column) == list(values), name
-    assert cells(page.tables["operators_by_name"], "shapes") == [1]
-    report["tables"]["gaps"] = []
-    figures = (0, 0.5, 0.1), (1, 0.3, 0.4), (2, 0.1, 0.25)
-    report["tables"]["module_lines"] = rows("module_lines", "line operator_s python_s", *figures)
-    tables = module.prepare(report).tables
-    assert (cells(tables["module_lines"], "line"), "gaps" in tables) == ([1, 0, 2], False)
+    assert cells(page.tables["module_lines"], "line") == [1, 0, 2]
 
 
 def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
@@ -86,8 +62,6 @@ def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
     names, packages = (cells(tables["functions"], key) for key in ("name", "package"))
     packages = dict(zip(names, packages, strict=True))
     assert (packages["main"], packages["<built-in exec>"]) == ("(own files)", "(built-in)")
-    assert "package" in [column.key for column in tables["lines"].columns]
-    assert {"watch_lines", "memory_lines"} & {*tables} == set()
     report = build()
     for name, column in (("functions", "self_s"), ("lines", "operator_s")):
         files = [("mine.py", True, 0.1), ("old.py", None, 0.2)]
@@ -98,8 +72,18 @@ def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
     for table in (tables["functions"], tables["lines"]):
         assert cells(table, "file")[:3] == ["old.py", "mine.py", "lib.py"]
         assert (len(table.rows), table.total) == (MOST_ROWS, MOST_ROWS + 2)
-    key = module.own_first("python_s", "operator_s")
-    assert key({"own": None, "python_s": 0.5, "operator_s": 0.25}) == (True, 0.75)
+
+
+def test_held_memory_keeps_the_extremes_of_each_device():
+    chance = random.Random(2)
+    records = [
+        row("nsys_memory", t_s=0.1 * at, device=f"{at % 3}", kind="k", bytes=chance.randrange(999))
+        for at in range(90)
+    ]
+    kept = module.held_series(records, most=30)
+    times = [record["t_s"] for record in kept]
+    assert (times, 24 <= len(kept) <= 30) == (sorted(times), True)
+    assert max(records[1::3], key=lambda record: record["bytes"]) in kept
 
 
 def _node(node, parent, total_s, **more):
@@ -118,18 +102,3 @@ def test_cut_paths_keep_all_that_leads_to_what_they_keep():
     assert module.path_records([*lost, *records]) == records
     many = [_node(at, None, 1.0 * at) for at in range(4_001)]
     assert module.path_records(many) == many[1:]
-
-
-def test_own_files_stand_by_their_time_with_the_text_that_was_kept():
-    report = add_sources(add_verdict(full()))
-    lines = report["tables"]["lines"]
-    own = [one for one in lines if one["file"] == "train.py"]
-    lines.append(row("lines", file="lib.py", line=1, own=False, python_s=9.0))
-    files = module.source_files(lines, report["sources"])
-    reasons = {one.file: one.reason for one in files}
-    assert reasons == {"train.py": None, "augment.py": "it has more than 200 kB"}
-    spent = sum((one["python_s"] or 0) + (one["operator_s"] or 0) for one in own)
-    assert (files[0].seconds, files[0].text.count("\n")) == (pytest.approx(spent), LENGTH)
-    assert module.prepare(report).sources == files
-    unknown = module.source_files([row("lines", file=name, line=1) for name in "ba"], [])
-    assert [(x.file, x.text, bool(x.reason)) for x in unknown] == [(n, None, True) for n in "ab"]

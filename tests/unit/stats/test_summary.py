@@ -128,7 +128,7 @@ def test_students_quantile_and_the_variance_of_signs():
 
 @pytest.mark.parametrize(("n", "phi"), [(50, 0.5), (200, 0.0), (summary._LARGE + 1000, 0.5)])
 def test_an_interval_holds_the_truth_as_often_as_it_says(n, phi):
-    trials, hits = 120, 0
+    trials, hits = 60, 0
     for number, noise in enumerate(autocorrelated(1000 + n, n, phi, trials)):
         low, high = summary.median_interval(list(np.exp(0.05 * noise)), repeats=300, seed=number)
         hits += low <= 1.0 <= high
@@ -208,14 +208,14 @@ def test_a_pair_is_compared_with_its_own_level(pairs):
         level = sum(map(log_median, pair)) / 2
         for side, block in zip(sides, pair, strict=True):
             side += [math.log(x) - level for x in block]
-    found = summary.pooled_ratio([*pairs, ([], [1.0]), ([1.0], [])])
+    found = summary.pooled_ratio([*pairs, ([], [1.0]), ([1.0], [])], repeats=50)
     factor = math.exp(median(sides[0]) - median(sides[1]))
     assert (found.factor, found.low) == (pytest.approx(factor), None)
 
 
 @pytest.mark.parametrize(("pairs", "steps", "phi"), [(20, 25, 0.5), (8, 20, 0.0)])
 def test_pairs_hold_the_truth_though_the_machine_drifts(pairs, steps, phi):
-    trials, hits, widths = 60, 0, []
+    trials, hits, widths = 40, 0, []
     for number in range(trials):
         levels = np.exp(np.cumsum(0.1 * np.random.default_rng(number).standard_normal(pairs)))
         noise = np.exp(0.05 * autocorrelated(15 + number, steps, phi, 2 * pairs))

@@ -160,7 +160,9 @@ def test_slices_of_all_sorts_leave_nothing(name, mode, tmp_path, hooks):
         # A fact is said once, caches are allocated once, and garbage is collected in one at most.
         rows = {k: v for k, v in taken.frames.items() if k != "facts" and k[:7] != "memray_"}
         found.append({k: sorted(row.get("calls") or 0 for row in v) for k, v in rows.items()})
-    assert found[0] in found[1:] or found[1] == found[2]
+        if found[-1] in found[:-1]:
+            break
+    assert found[-1] in found[:-1]
     wrapper.finish(tmp_path)
     wrapper.close()
     wrapper.close()

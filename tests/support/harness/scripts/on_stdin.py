@@ -1,4 +1,4 @@
-"""Fed to `python -`: inference of a frozen TorchScript model, a TransformerEncoder and GPT-2.
+"""Fed to `python -`: inference of a TorchScript model, a TransformerEncoder and GPT-2, in a thread.
 
 The first has neither a mode nor parameters left; the fused path of the second is switched off by
 any hook on an instance; each call of `generate` calls the third many times.
@@ -9,6 +9,7 @@ import probe
 probe.first_line()
 
 import sys
+import threading
 
 import torch
 from torch import nn
@@ -34,12 +35,20 @@ torch._transformer_encoder_layer_fwd = note
 with torch.no_grad():
     model = torch.jit.freeze(torch.jit.trace(net, torch.randn(1, 3, 32, 32)))
 assert not hasattr(model, "training")
-for _ in range(30):
-    with torch.inference_mode():
-        sums = model(torch.randn(4, 3, 32, 32)).sum(), encoder(torch.randn(2, 7, 16)).sum()
-    prompt = torch.randint(1, 128, (2, 5))
-    tokens = writer.generate(prompt, attention_mask=torch.ones_like(prompt), **how)
-    probe.count((*(each.item().hex() for each in sums), tokens.tolist()))
+
+
+def main():
+    for _ in range(30):
+        with torch.inference_mode():
+            sums = model(torch.randn(4, 3, 32, 32)).sum(), encoder(torch.randn(2, 7, 16)).sum()
+        prompt = torch.randint(1, 128, (2, 5))
+        tokens = writer.generate(prompt, attention_mask=torch.ones_like(prompt), **how)
+        probe.count((*(each.item().hex() for each in sums), tokens.tolist()))
+
+
+thread = threading.Thread(target=main)
+thread.start()
+thread.join()
 torch._transformer_encoder_layer_fwd = original
 print("fused calls", len(fused))
 probe.last_step(net=net, encoder=encoder, writer=writer)

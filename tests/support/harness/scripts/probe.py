@@ -22,6 +22,11 @@ def first_line():
     """Record the first moment and arrange for the third; workers of the script do nothing."""
     if sys._getframe(1).f_globals["__name__"] == "__main__":
         loaded = {"modules": sorted(sys.modules), "finders": sorted(sys.path_importer_cache)}
+        # Only what is built in: an import would show.
+        import _signal
+
+        loaded["blocked"] = sorted(map(int, _signal.pthread_sigmask(_signal.SIG_BLOCK, [])))
+        loaded["handlers"] = [str(_signal.getsignal(one)) for one in range(1, _signal.NSIG)]
         write("first", {**interpreter_facts(), **loaded, "main": main_facts(sys._getframe(1))})
         with open("runs.log", "a") as log:
             log.write("once\n")

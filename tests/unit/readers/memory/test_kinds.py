@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.utils.checkpoint import checkpoint
 
 from profstack.readers.memory import kinds
 from profstack.readers.memory.kinds import HELD, Block, find_alive
@@ -39,25 +38,6 @@ def test_the_first_step_takes_gradients_and_state_and_inference_gives_an_output(
         (memory_slices.NARROW, 0),
         2 * WIDE,
     )
-
-
-class Again(nn.Sequential):
-    def forward(self, x):
-        return checkpoint(super().forward, x, use_reentrant=False)
-
-
-def test_checkpointing_lowers_the_activations():
-    found = []
-    for block in (nn.Sequential, Again):
-        pairs = [(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(8)]
-        blocks = [block(*pairs[at], *pairs[at + 1]) for at in range(0, 8, 2)]
-        found.append(owners(training(nn.Sequential(*blocks)))["activations"])
-    plain, less = found
-    # Eight kept outputs; with checkpoints one for each block, with the state of the random numbers
-    # before it, and those of one block made again.
-    assert plain[2] == 8 * INPUT + FLOAT
-    assert less[2] == 6 * INPUT + FLOAT + 4 * torch.get_rng_state().nbytes
-    assert less[1] < plain[1]
 
 
 def test_the_loss_owns_what_it_takes_wherever_gradients_are_emptied():

@@ -1,7 +1,6 @@
 """Files of mprof: those that memory_profiler writes itself, and damaged ones."""
 
 import io
-import os
 import random
 import threading
 import time
@@ -11,11 +10,12 @@ import memory_profiler
 import mprof
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from profstack.errors import UsageError
 from profstack.readers.formats import Request
 from profstack.readers.memory import lines, mprof_file
+from tests.support.damage import CHANCE, damaged
+from tests.support.tables import cases
 
 MIB = 1 << 20
 
@@ -73,29 +73,6 @@ def test_a_file_of_memory_profilers_own_is_what_mprof_reads(written):
     assert taken.summary[0].endswith("of python train.py '--token=***'")
 
 
-def test_children_are_apart(written):
-    text = io.StringIO("")
-    pid = os.fork()
-    if not pid:
-        held = bytearray(50 * MIB)
-        time.sleep(0.2)
-        os._exit(len(held) == 0)
-    memory_profiler.memory_usage(
-        -1, interval=0.02, timeout=0.1, timestamps=True, multiprocess=True, stream=text
-    )
-    os.waitpid(pid, 0)
-    path = written(text.getvalue())
-    theirs = mprof.read_mprofile_file(str(path))
-    taken = mprof_file.take([path], Request())
-    # The process of the tests may have others.
-    rows = {row["child"]: row for row in taken.added["mprof_children"]}
-    assert rows.keys() == {f"process {child}" for child in theirs["children"]}
-    row, readings = rows[f"process {pid}"], theirs["children"][str(pid)]
-    assert row["readings"] == len(readings)
-    assert row["peak_bytes"] == round(max(mib for mib, _ in readings) * MIB) > 40 * MIB
-    assert len(taken.added["memory"]) == len(theirs["mem_usage"])
-
-
 def test_the_live_layers_own_file_is_read_back(written):
     values = [random.Random(1).randrange(1 << 32) for _ in range(50)]
     times = [number * 1_000_000 for number in range(50)]
@@ -114,6 +91,17 @@ FUNC a.brief 12.0000 102.5000 13.0000 102.7500 2
 FUNC a.inner 20.0000 104.5000 15.0000 104.7500 1
 FUNC a name 1.0 100.0 2.0 100.5
 """
+
+
+CHILDREN = "CHLD 7 20.0 104.0\nCHLD 9 5.0 104.5\nCHLD 7 50.0 105.0\nCHLD 7 35.0 106.0\n"
+
+
+def test_children_are_apart(written):
+    taken = mprof_file.take([written(NESTED + CHILDREN)], Request())
+    rows = {row["child"]: row for row in taken.added["mprof_children"]}
+    found = {name: (row["readings"], row["peak_bytes"]) for name, row in rows.items()}
+    assert found == {"process 7": (3, 50 * MIB), "process 9": (1, 5 * MIB)}
+    assert len(taken.added["memory"]) == 3
 
 
 def test_marked_functions_have_growth_and_the_innermost_has_the_peak(written):
@@ -137,45 +125,35 @@ def test_readings_are_put_in_order_and_thinned_to_the_extremes(written, monkeypa
     chance.shuffle(readings)
     monkeypatch.setattr("profstack.readers.formats.extremes.__defaults__", (40,))
     taken = mprof_file.take([written("".join(readings))], Request())
-    found = [row["rss_bytes"] for row in taken.added["memory"]]
-    assert len(found) <= 40
-    assert max(found) == pytest.approx(max(values), abs=2)
-    assert min(found) == pytest.approx(min(values), abs=2)
-    assert [row["t_s"] for row in taken.added["memory"]] == sorted(
-        row["t_s"] for row in taken.added["memory"]
-    )
+    found, times = ([row[name] for row in taken.added["memory"]] for name in ("rss_bytes", "t_s"))
+    assert (len(found) <= 40, times) == (True, sorted(times))
+    assert (max(found), min(found)) == pytest.approx((max(values), min(values)), abs=2)
     assert "of 500 readings the highest and lowest" in taken.added["layers"][0]["truncated"]
 
 
-@pytest.mark.parametrize(
-    ("start", "known"),
-    [
-        (b"CMDLINE python a.py\n", True),
-        (b"MEM 1.5 1700000000.1\nMEM", True),
-        (b"FUNC f 1 2 3 4 0\n", True),
-        (b"MEM a b\n", False),
-        (b"MEM 1.5\n", False),
-        (b"MEM 1 nan\n", False),
-        (b"COMMAND 1 2\n", False),
-        (b"", False),
-    ],
+@cases(
+    "start known",
+    (b"CMDLINE python a.py\n", True),
+    (b"MEM 1.5 1700000000.1\nMEM", True),
+    (b"FUNC f 1 2 3 4 0\n", True),
+    (b"MEM a b\n", False),
+    (b"MEM 1.5\n", False),
+    (b"MEM 1 nan\n", False),
+    (b"COMMAND 1 2\n", False),
+    (b"", False),
 )
 def test_files_are_told_by_their_first_line(start, known):
     assert mprof_file.recognise(start, "a.dat") is known
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("CMDLINE python a.py\n", "has no reading of memory"),
-        ("MEM 1.0 2.0\nMEM x 3.0\nMEM 1.0 4.0\n", "line 2 is damaged"),
-        ("MEM 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
-        ("MEM 1.0 nan\nMEM 1.0 4.0\n", "line 1 is damaged"),
-        ("MEM inf 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
-        ("MEM 1e300 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
-        ("MEM 1.0 4.0\nFUNC f 1.0\nMEM 1.0 5.0\n", "line 2 is damaged"),
-        ("MEM 1.0 4.0\nCHLD 1 2\nMEM 1.0 5.0\n", "line 2 is damaged"),
-    ],
+@cases(
+    "text words",
+    ("CMDLINE python a.py\n", "has no reading of memory"),
+    ("MEM 1.0 2.0\nMEM x 3.0\nMEM 1.0 4.0\n", "line 2 is damaged"),
+    ("MEM 1.0 nan\nMEM 1.0 4.0\n", "line 1 is damaged"),
+    ("MEM 1e300 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
+    ("MEM 1.0 4.0\nFUNC f 1.0\nMEM 1.0 5.0\n", "line 2 is damaged"),
+    ("MEM 1.0 4.0\nCHLD 1 2\nMEM 1.0 5.0\n", "line 2 is damaged"),
 )
 def test_what_is_damaged_says_which_line(written, text, words):
     with pytest.raises(UsageError, match=words):
@@ -209,12 +187,9 @@ def test_lines_and_names_are_bounded(written, monkeypatch):
         mprof_file.take([written(text)], Request())
 
 
-@given(st.data())
-def test_damaged_bytes_are_read_or_end_in_one_line(tmp_path_factory, data):
-    content = bytearray(NESTED.encode() + b"CHLD 7 20.0 104.0\n")
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+@given(CHANCE)
+def test_damaged_bytes_are_read_or_end_in_one_line(tmp_path_factory, chance):
     path = tmp_path_factory.mktemp("damaged") / "m.dat"
-    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    path.write_bytes(damaged(NESTED.encode() + CHILDREN.encode(), chance))
     with suppress(UsageError):
         mprof_file.take([path], Request())

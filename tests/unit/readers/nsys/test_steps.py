@@ -9,19 +9,18 @@ from profstack.readers.nsys.export import Export, read_export
 from profstack.readers.nsys.export_file import frame_of
 from profstack.readers.nsys.steps import NO_NUMBER, bare_name, names_of, steps_of
 from tests.support.nsys_files import AUTOGRAD, MAIN, NsysFile
+from tests.support.tables import cases
 
 
 def export_of(*ranges):
     """An export of ranges: text, start, end and what else they are."""
     given = {"thread": MAIN, "style": "push_pop", "domain": "", "category": None, "payload": None}
-    made = [{"text": text, "start": at, "end": end} for text, at, end, *_ in ranges]
-    rows = [given | row | dict(*more) for row, (*_, more) in zip(made, padded(ranges), strict=True)]
-    columns = {name: [row[name] for row in rows] for name in (*given, "text", "start", "end")}
+    made = [
+        given | {"text": text, "start": at, "end": end} | dict(*more)
+        for text, at, end, *more in ranges
+    ]
+    columns = {name: [row[name] for row in made] for name in (*given, "text", "start", "end")}
     return Export("x", ranges=frame_of("ranges", columns))
-
-
-def padded(ranges):
-    return [(*each[:3], [each[3]] if len(each) > 3 else [{}]) for each in ranges]
 
 
 def names(*texts, **more):
@@ -32,46 +31,43 @@ def names(*texts, **more):
 
 def test_the_number_of_an_operator_is_none_of_its_name():
     # As torch's emit_nvtx writes them, with and without shapes.
-    assert names(
-        "aten::mm, op_id = 318321",
-        "aten::add, seq = 12, op_id = 7, sizes = [[8, 3], []]",
-        "AddmmBackward0, seq = 5",
-        "aten::mul, op_id = 9, input_op_ids = [(318321,0),(7,0)]",
-        "aten::mm, op_id = " + "9" * 30,
-    ) == [
-        ("aten::mm", 318321),
-        ("aten::add, sizes = [[8, 3], []]", 7),
-        ("AddmmBackward0", 5),
-        ("aten::mul", 9),
-        ("aten::mm", None),
-    ]
+    for text, expected in (
+        ("aten::mm, op_id = 318321", ("aten::mm", 318321)),
+        ("aten::add, seq = 12, op_id = 7, sizes = [[8, 3], []]",
+         ("aten::add, sizes = [[8, 3], []]", 7)),
+        ("AddmmBackward0, seq = 5", ("AddmmBackward0", 5)),
+        ("aten::mul, op_id = 9, input_op_ids = [(318321,0),(7,0)]", ("aten::mul", 9)),
+        ("aten::mm, op_id = " + "9" * 30, ("aten::mm", None)),
+    ):  # fmt: skip
+        assert names(text) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        # Once each, from three on.
-        (["part 0", "part 1", "part 2"], [("part", 0), ("part", 1), ("part", 2)]),
-        (["part 0", "part 1"], [("part 0", None), ("part 1", None)]),
-        # Steps and epochs are numbered, however often a number comes again.
-        (["batch 0", "batch 1"] * 2, [("batch", 0), ("batch", 1)] * 2),
-        (["train_step 7", "epoch 1/9", "BATCH 5"], [("train_step", 7), ("epoch", 1), ("BATCH", 5)]),
-        (["steps 1", "stepper 2"], [("steps 1", None), ("stepper 2", None)]),
-        # What comes again and again is a name, up to a half more than once.
-        (["layer 0", "layer 1", "layer 2"] * 2, [(f"layer {n}", None) for n in (0, 1, 2)] * 2),
-        (["a 1", "a 2", "a 3", "a 3"], [("a", 1), ("a", 2), ("a", 3), ("a", 3)]),
-        (["a 1", "a 2", "a 2", "a 3", "a 3", "a 3"][:5], None),
-        # Only numbers that differ go; the last of them is kept.
-        (
-            ["epoch 1 step=7 of 9", "epoch 1 step=8 of 9", "epoch 1 step=9 of 9"],
-            [("epoch 1 step of 9", n) for n in (7, 8, 9)],
-        ),
-        (["[1] run (2)", "[2] run (4)", "[3] run (6)"], [("run", n) for n in (2, 4, 6)]),
-        # A part of a word, a fraction or a version is none; nor is all of a text.
-        (["conv1d", "conv2d", "conv3d"], [(f"conv{n}d", None) for n in (1, 2, 3)]),
-        (["v1.5", "v1.6", "v1.7"], [(f"v1.{n}", None) for n in (5, 6, 7)]),
-        (["1", "2", "3"], [(str(n), n) for n in (1, 2, 3)]),
-    ],
+EPOCHS = [("epoch 1 step of 9", n) for n in (7, 8, 9)]
+
+
+@cases(
+    "texts expected",
+    # Once each, from three on.
+    (["part 0", "part 1", "part 2"], [("part", 0), ("part", 1), ("part", 2)]),
+    (["part 0", "part 1"], [("part 0", None), ("part 1", None)]),
+    # Steps and epochs are numbered, however often a number comes again.
+    (["batch 0", "batch 1"] * 2, [("batch", 0), ("batch", 1)] * 2),
+    (["train_step 7", "epoch 1/9", "BATCH 5"], [("train_step", 7), ("epoch", 1), ("BATCH", 5)]),
+    (["steps 1", "stepper 2"], [("steps 1", None), ("stepper 2", None)]),
+    # What comes again and again is a name, up to a half more than once.
+    (["layer 0", "layer 1", "layer 2"] * 2, [(f"layer {n}", None) for n in (0, 1, 2)] * 2),
+    (["a 1", "a 2", "a 3", "a 3"], [("a", 1), ("a", 2), ("a", 3), ("a", 3)]),
+    (["a 1", "a 2", "a 2", "a 3", "a 3", "a 3"][:5], None),
+    # Only numbers that differ go; the last of them is kept.
+    (
+        [f"epoch 1 step={n} of 9" for n in (7, 8, 9)],
+        [("epoch 1 step of 9", n) for n in (7, 8, 9)],
+    ),
+    (["[1] run (2)", "[2] run (4)", "[3] run (6)"], [("run", n) for n in (2, 4, 6)]),
+    # A part of a word, a fraction or a version is none; nor is all of a text.
+    (["conv1d", "conv2d", "conv3d"], [(f"conv{n}d", None) for n in (1, 2, 3)]),
+    (["v1.5", "v1.6", "v1.7"], [(f"v1.{n}", None) for n in (5, 6, 7)]),
+    (["1", "2", "3"], [(str(n), n) for n in (1, 2, 3)]),
 )
 def test_numbers_that_tell_things_apart_leave_names(texts, expected):
     assert names(*texts) == (expected or [(text, None) for text in texts])
@@ -91,9 +87,6 @@ def test_a_payload_at_the_end_of_a_text_is_its_number():
     assert names("item: #12", payload=12) == [("item", 12)]
     assert names("item 112", payload=12) == [("item 112", None)]
     assert names("v1.12", payload=12) == [("v1.12", None)]
-
-
-def test_a_name_without_any_number():
     for text, expected in (("step 1 of 9", "step of"), ("loss", "loss"), ("7", "7")):
         assert bare_name(text) == expected
 
@@ -132,11 +125,8 @@ def test_a_range_that_repeats_is_the_step():
     assert found_steps([("a", 0, 9), ("a", 10, 19)]).range_name is None
     assert found_steps([("a", 0, 9), ("a", 10, 19), ("a", 20, 29)]).range_name == "a"
     # 80 of 98 ns, 70 of 97, and the limit itself: 4 of 5.
-    for spans, name in (
-        ([(10 * n, 10 * n + 8) for n in range(10)], "a"),
-        ([(10 * n, 10 * n + 7) for n in range(10)], None),
-        ([(0, 1), (1, 3), (4, 5)], "a"),
-    ):
+    tens = [[(10 * n, 10 * n + length) for n in range(10)] for length in (8, 7)]
+    for spans, name in ((tens[0], "a"), (tens[1], None), ([(0, 1), (1, 3), (4, 5)], "a")):
         assert found_steps([("a", *span) for span in spans]).range_name == name
     for text in ("aten::mm", "MmBackward0"):
         assert found_steps([(text, 10 * n, 10 * n + 9) for n in range(9)]).range_name is None
@@ -168,11 +158,6 @@ def test_steps_of_a_range_that_is_named():
         found_steps(ranges, "bach")
     with pytest.raises(UsageError, match="no ranges: leave it out"):
         found_steps([], "batch")
-
-
-def test_numbers_that_begin_anew_are_no_names_of_steps():
-    ranges = [(f"step {n % 50}", 10 * n, 10 * n + 9) for n in range(150)]
-    assert found_steps(ranges, "step").numbers == list(range(150))
 
 
 def test_profstacks_own_steps_come_first(tmp_path):

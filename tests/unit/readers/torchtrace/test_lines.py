@@ -19,6 +19,7 @@ from profstack.readers.torchtrace.lines import (
     source_records,
 )
 from profstack.storage.vocabulary import MODULE_PREFIX
+from tests.support.commands import fails
 from tests.support.events import Event, events
 from tests.support.torch_slices import observe
 
@@ -191,10 +192,27 @@ def test_counted_runs_of_a_line_take_what_those_in_windows_do_or_all_where_they_
 
 
 def test_a_run_is_long_from_a_limit_on():
-    rows = [hot_rows(40, long=LONG_LINE_NS - less)[3]["samples"] for less in (0, 1)]
-    assert rows == [40, 40]
     at_limit, below = (hot_rows(0, long=LONG_LINE_NS - less)[3] for less in (0, 1))
     assert (at_limit["samples"], below["samples"]) == (BUDGET, BUDGET + 1)
+
+
+def test_what_a_stamp_costs_is_taken_from_both_ends_of_a_line():
+    tracer = stamped([(50, 1), (250, 2)])
+    tracer.costs = line_tracer.TracingCosts(stamp_ns=11)
+    host = read_host([BEGIN, *events("module:3 40-300; aten::mm 50-60; aten::add 240-250")])
+    frames, _ = line_tables(tracer, host, LineSlice(0, [0, 1000]))
+    [row] = [row for row in frames["lines"] if row["line"] == 1]
+    # Five nanoseconds at its begin and six at its end.
+    assert ns(row)[:2] == (200 - 11 - 9, 5 + 4)
+
+
+def test_lines_have_their_times_where_their_owners_cannot_be_told(monkeypatch):
+    monkeypatch.setattr(lines_module, "LineOwners", fails(KeyError("a defect")))
+    tracer, host = stamped([(50, 4), (200, 9)]), read_host([BEGIN, *events("aten::mm 60-90")])
+    frames, [(slug, _)] = line_tables(tracer, host, LineSlice(0, [0, 1000]))
+    times = {row["line"]: ns(row)[:2] for row in frames["lines"]}
+    assert (times, slug) == ({4: (120, 30), 9: (800, 0)}, "lines-unowned")
+    assert "module_lines" not in frames
 
 
 def test_tracing_that_ended_early_is_noted():

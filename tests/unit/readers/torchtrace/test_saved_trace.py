@@ -1,4 +1,4 @@
-"""Traces that torch.profiler saved: the same tables as from the live events, or a clear refusal."""
+"""Traces that torch.profiler saved: read whole in pieces of any size, or a clear refusal."""
 
 import gzip
 import json
@@ -16,8 +16,6 @@ from profstack.readers.torchtrace.saved_trace import read_trace
 from profstack.readers.torchtrace.slice_tables import ObservedSlice, slice_tables
 from tests.support.torch_slices import observe
 
-# What both kinds of events must answer alike. Threads have other numbers in a trace, and the host
-# has another one among devices.
 ACCESSORS = (
     "name activity_type start_ns duration_ns end_ns sequence_nr scope correlation_id shapes "
 )
@@ -26,25 +24,21 @@ ACCESSORS += "dtypes concrete_inputs nbytes is_user_annotation"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Three training steps with shapes and memory, live and saved.
+    """The file of a training step with shapes and memory, and its live events.
 
     Among the operators' inputs are lists of tensors, texts, flags and shapes.
     """
-    layers = (nn.Conv2d(2, 4, 3, padding=1), nn.GELU(approximate="tanh"), nn.BatchNorm2d(4))
-    model, images = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3)), torch.randn(2, 2, 4, 4)
+    model, images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GELU("tanh")), torch.randn(2, 2, 4, 4)
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)
 
     def step():
-        optimizer.zero_grad()
-        out = torch.cat([model(images), model(images)], 1)
-        nn.functional.cross_entropy(out, torch.zeros(2, dtype=torch.long)).backward()
+        torch.cat([model(images), model(images)], 1).sum().backward()
         with torch.profiler.record_function("tidy up"):
             optimizer.step()
 
     path = tmp_path_factory.mktemp("saved") / "trace.json"
-    live = observe(step, 3, "detail", folder=path.parent).events.events()
-    edges = [live[0].start_ns(), max(event.end_ns() for event in live)]
-    return SimpleNamespace(live=live, edges=edges, path=path)
+    live = observe(step, 1, "detail", folder=path.parent).events.events()
+    return SimpleNamespace(live=live, path=path)
 
 
 def tables(events, kinds, edges, kernels=()):
@@ -58,31 +52,9 @@ def told(events):
     return [tuple(getattr(event, each)() for each in ACCESSORS.split()) for event in events]
 
 
-def document_of(recorded):
-    return json.loads(recorded.path.read_text(encoding="utf-8"))
-
-
-def test_events_and_tables_are_those_of_the_live_ones(recorded):
-    trace, live = read_trace(recorded.path), recorded.live
-    assert (trace.shapes, trace.memory, trace.kinds) == (True, True, None)
-    assert (told(trace.events), len(live) > 300) == (told(live), True)
-    memory = [
-        [(e.nbytes(), e.device_index()) for e in events if e.name() == "[memory]"]
-        for events in (live, trace.events)
-    ]
-    assert memory[0] == memory[1]
-    wanted = tables(live, None, recorded.edges)
-    assert tables(trace.events, trace.kinds, recorded.edges) == wanted
-    rows = wanted["module_times"]
-    assert any(row["backward_self_s"] > 0 and row["module_id"] > 0 for row in rows)
-    assert {row["operator"] for row in wanted["flop_counts"]} >= {"aten::addmm", "aten::mm"}
-    assert any(row["moved_bytes"] for row in wanted["moved_bytes"])
-
-
 def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_path, monkeypatch):
-    expected, path, document = told(recorded.live), tmp_path / "none", document_of(recorded)
-    path.write_bytes(gzip.compress(recorded.path.read_bytes()))
-    assert told(read_trace(path).events) == expected
+    expected, path = told(recorded.live), tmp_path / "none"
+    document = json.loads(recorded.path.read_text(encoding="utf-8"))
     document["traceEvents"] = document["traceEvents"][:40]
     for indent in (None, 1, 2):
         path.write_text(json.dumps(document, ensure_ascii=False, indent=indent), encoding="utf-8")
@@ -91,12 +63,6 @@ def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_p
         for size in (1, 2, 7, 100, 3000):
             monkeypatch.setattr(trace_file, "PIECE", size)
             assert told(read_trace(path).events) == short
-    # Cut off near its end.
-    path.write_bytes(recorded.path.read_bytes()[:-4000])
-    trace = read_trace(path)
-    found = told(trace.events)
-    assert (trace.truncated, [each for each in found if each not in expected]) == (True, [])
-    assert len(expected) - 30 < len(found) < len(expected)
     path.write_bytes(gzip.compress(recorded.path.read_bytes()))
     for path in (recorded.path, tmp_path / "none"):
         for size in (4099, 1 << 20):
@@ -149,29 +115,6 @@ def test_arrows_tell_which_thread_a_forward_ran_on(saved):
     # Nothing in the trace tells of the third: then it is not told.
     threads = [0, 0, two.start_thread_id(), one.start_thread_id(), -1]
     assert [each.fwd_thread_id() for each in found] == threads
-
-
-def test_kernels_belong_to_the_operators_that_launched_them(saved):
-    # No GPU is needed to read a trace that was recorded on one.
-    on_device, shapes = {"cat": "kernel", "tid": 13, "device": 1, "stream": 13}, [[2, 3], [3, 4]]
-    path = saved(
-        event("aten::mm", 10, 5, External_id=4, Input_Dims=shapes),
-        event("cudaLaunchKernel", 11, cat="cuda_runtime", External_id=4, correlation=99),
-        event("gemm", 12, 20, External_id=4, correlation=99, **on_device),
-        event("gemm", 40, 2, **on_device),
-        event("a range on the device", 12, 30, cat="gpu_user_annotation"),
-    )
-    trace = read_trace(path)
-    assert trace.kinds == ["cpu_op", "cuda_runtime", "kernel", "kernel"]
-    assert [call.correlation_id() for call in trace.runtime] == [99]
-    assert [kernel.correlation_id() for kernel in trace.kernels] == [99, 0]
-    frames = tables(trace.events, trace.kinds, [0, 100_000], trace.kernels)
-    names = ("operator", "device", "stream", "calls")
-    rows = [tuple(row[name] for name in names) for row in frames["kernels"]]
-    assert rows == [("aten::mm", "cuda:1", 13, 1), (None, "cuda:1", 13, 1)]
-    [row] = frames["operators"]
-    assert (row["name"], row["shapes"]) == ("aten::mm", str(shapes))
-    assert row["device_s"] == pytest.approx(20e-6)
 
 
 GOOD = json.dumps({"traceEvents": [event("op", 1)]})

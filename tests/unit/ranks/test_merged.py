@@ -1,0 +1,156 @@
+"""The report of all ranks: its sentence, the rank that it shows, and the tables that join them."""
+
+import json
+
+import jsonschema
+import pytest
+
+from profstack.ranks.merged import MOST_BINS, merged
+from profstack.report import files
+from tests.support.launches import CLEAN, launch
+from tests.support.tables import missing, of, rows_of
+
+
+def reports(ranks):
+    return {rank.folder: rank.report for rank in ranks}
+
+
+def said(ranks, recorded=None):
+    return merged(reports(ranks), recorded)["verdict"]["sentence"]
+
+
+def test_the_straggler_is_shown_with_what_takes_longer_on_it():
+    ranks = launch(3, late={2: lambda step: 0.011}, noise=0.0)
+    report = merged(reports(ranks))
+    assert report["verdict"]["sentence"] == (
+        "Rank 2 makes the other 2 ranks wait 11.0 ms of each step (55 %): its data wait takes "
+        "11.0 ms more than theirs."
+    )
+    assert of(report["ranks"], "count world_size missing shown") == [3, 3, [], 2]
+    assert report["ranks"]["spread_s"] == pytest.approx(0.011)
+    assert report["tables"]["modules"] == ranks[2].report["tables"]["modules"]
+    columns = "rank folder steps part cause"
+    rows = report["tables"]["ranks"]
+    assert [of(row, columns) for row in rows] == [
+        [0, "rank-00000", 120, None, "balanced"],
+        [1, "rank-00001", 120, None, "balanced"],
+        [2, "rank-00002", 120, "data wait", "balanced"],
+    ]
+    assert [row["waits_s"] for row in rows] == pytest.approx([0.012, 0.012, 0.001])
+    assert [row["late_s"] for row in rows] == pytest.approx([-0.0055, -0.0055, 0.011])
+    path = ranks[2].report["tables"]["artifacts"][0]["path"]
+    assert report["tables"]["artifacts"][0]["path"] == f"rank-00002/{path}"
+    jsonschema.validate(
+        json.loads(files.text(report))["ranks"], files.schema()["properties"]["ranks"]
+    )
+
+
+def test_parts_of_a_rank_add_up_and_its_steps_are_in_few_columns():
+    ranks = launch(2, late={1: lambda step: 0.04 * (step == CLEAN[9])}, noise=0.0)
+    tables = merged(reports(ranks))["tables"]
+    for rank in ranks:
+        parts = [row["time_s"] for row in tables["rank_parts"] if row["rank"] == rank.number]
+        assert sum(parts) == pytest.approx(rank.step_s)
+    rows = [row for row in tables["rank_steps"] if row["rank"] == 1]
+    assert [(row["first_step"], row["last_step"]) for row in rows] == [(at, at) for at in CLEAN]
+    assert [row["first_step"] for row in rows if row["late_s"]] == [CLEAN[9]]
+    assert rows[9]["late_s"] == pytest.approx(0.04)
+    assert rows[9]["wait_s"] == pytest.approx(0.041)
+    for rank in ranks:
+        rank.report["tables"]["steps"] = rows_of(
+            "index wait_s cpu_s", *((at, 0.001 * (at % 7), 0.002) for at in range(1000)),
+            wall_s=0.01, phase="train", slice=0, flags=None,
+        )  # fmt: skip
+    rows = merged(reports(ranks))["tables"]["rank_steps"]
+    assert len(rows) == 2 * MOST_BINS
+    # The largest of each column.
+    assert {row["wait_s"] for row in rows} == {0.006}
+    assert rows[MOST_BINS - 1]["last_step"] == 999
+
+
+def test_late_steps_of_one_rank_are_said_with_their_share_and_distance():
+    ranks = launch(late={0: lambda step: 0.05 * (step % 10 == 4)}, traced={}, noise=0.0)
+    doing = {"index": 44, "doing": "save, train.py:9"}
+    ranks[0].report["tables"]["outliers"] = [{"index": 3, "doing": "load"}, doing]
+    slow = [step for step in CLEAN if step % 10 == 4]
+    assert said(ranks) == (
+        f"Rank 0 makes the other rank wait 50.0 ms in {100 * len(slow) / len(CLEAN):.0f} % of the "
+        "steps, every 10th: that time goes by before its model's first call (save, train.py:9)."
+    )
+    since = launch(late={1: lambda step: 0.03 * (step >= 60)}, noise=0.0)
+    assert missing(said(since), " of each step (", " from step 60 on: its data wait") == []
+
+
+def test_equal_ranks_have_no_straggler_and_the_words_say_what_collectives_cost():
+    ranks = launch(3, noise=0.0, traced={1: 0.0004})
+    assert said(ranks) == (
+        "None of 3 ranks makes the others wait: their own times are 400 µs apart, and each spends "
+        "16 % of a step in collectives. Rank 0: Of 0."
+    )
+    for rank in ranks:
+        rank.report["verdict"]["evidence"][0]["share"] = 0.05
+    assert said(ranks).startswith("None of 3 ranks makes the others wait: their own times are 0 ")
+    ranks[0].report["verdict"]["evidence"] = ranks[1].report["verdict"]["evidence"] = []
+    assert said(ranks).startswith("Of 3 ranks it is not known how long they wait for each other.")
+    assert said(ranks[2:], recorded=[2]) == "Of 2."
+
+
+def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
+    ranks = launch(4, noise=0.0)
+    for rank, reason, end in ((ranks[0], "it ended with RuntimeError at t.py:7", "12:00:05"),
+                              (ranks[2], "it was ended by SIGKILL", "12:00:01"),
+                              (ranks[3], "no step was found", None)):  # fmt: skip
+        rank.report["status"], rank.report["status_reason"] = "partial", reason
+        rank.report["run"]["finished_at"] = end and f"2026-01-01T{end}"
+    found = merged(reports([ranks[0], *ranks[2:]]))
+    assert found["verdict"]["sentence"].startswith("Rank 2 was ended by SIGKILL, after 120 steps. ")
+    texts = [each["text"] for each in found["warnings"] if each["slug"].startswith("rank-")]
+    assert texts == [
+        "rank 2 was ended by SIGKILL, after 120 steps",
+        "rank 0 ended with RuntimeError at t.py:7, after 120 steps",
+        "rank 3: no step was found, after 120 steps",
+        "rank 1 left no report",
+    ]
+    assert found["ranks"]["missing"] == [1]
+    last = found["tables"]["ranks"][-1]
+    assert of(last, "rank folder status step_s") == [1, "rank-00001", "missing", None]
+    # Only ranks that were to record can be missing.
+    assert merged(reports(ranks[2:]), [2, 3, 9])["ranks"]["missing"] == []
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ("    dist.broadcast(t, 0)", "rank 0 all_reduce (t.py:2); rank 1 broadcast (t.py:2). "),
+        ("    dist.all_reduce(t)", None),
+        ("    work(t)", None),
+    ],
+)
+def test_ranks_that_ended_in_different_collectives_are_named_with_their_lines(second, told):
+    ranks = launch(2, noise=0.0)
+    for rank, line in zip(ranks, ("    dist.all_reduce(t)", second), strict=True):
+        report = rank.report
+        report["status"], report["status_reason"] = "partial", "it ended with RuntimeError"
+        report["sources"] = [{"file": "/a/t.py", "text": f"if True:\n{line}\n"}]
+        report["run"]["ended_at"] = {"file": "/a/t.py", "line": 2}
+    words = "The ranks called different collectives and waited for each other: "
+    verdict = merged(reports(ranks))["verdict"]
+    start = f"{words}{told}" if told else "Rank 0 ended with RuntimeError"
+    assert verdict["sentence"].startswith(start)
+    assert verdict["action"].endswith("Load less.")
+    assert verdict["action"].startswith("Let all ranks") is (told is not None)
+
+
+def test_unequal_work_of_the_ranks_is_a_warning():
+    ranks = launch(3, noise=0.0)
+    for rank, batch, flop in zip(ranks, (16, 96, 16), (1e9, 1.009e9, None), strict=True):
+        rank.report["step"]["batch_size"] = batch
+        counted = [{"forward_flop": flop, "backward_flop": 0.0}] if flop else []
+        rank.report["tables"]["flops"] = counted
+    texts = [
+        each["text"]
+        for each in merged(reports(ranks))["warnings"]
+        if each["slug"] == "ranks-differ"
+    ]
+    assert len(texts) == 1
+    assert "batch size: 16 on rank 0, 96 on rank 1" in texts[0]
