@@ -12,6 +12,7 @@ from tests.support.browser import count, shared, snippet, texts
 from tests.support.comparisons import comparison
 from tests.support.full_report import VIEWS, whole
 from tests.support.nsys_recordings import with_torch
+from tests.support.rank_reports import of_ranks
 
 # What `make test` installs beside the environment: a package that only carries axe-core.
 AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
@@ -37,16 +38,18 @@ _LEVELS = """
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Pages of a run, a benchmark, an import beside a run and a comparison, and their own views."""
+    """Pages of a run, a benchmark, an import beside a run, ranks, a comparison; their own views."""
     folder = tmp_path_factory.mktemp("pages")
     imported = with_torch(folder / "rec")
-    for name, report in (("run", whole()), ("bench", bench()), ("import", imported)):
+    ranks = of_ranks(40, missing=(3,))
+    made = {"run": whole(), "bench": bench(), "import": imported, "ranks": ranks}
+    for name, report in made.items():
         html.write(report, folder / f"{name}.html")
     compare_page.write(comparison(), folder / "compare.html")
     # Kernels are shown as operators are.
     run = [view for view in VIEWS if view != "kernels"]
-    views = (run, ("benchmark", "flops"), ("nsys",), ("overview", "modules"))
-    names = ("run", "bench", "import", "compare")
+    views = (run, ("benchmark", "flops"), ("nsys",), ("ranks",), ("overview", "modules"))
+    names = (*made, "compare")
     return {folder / f"{name}.html": own for name, own in zip(names, views, strict=True)}
 
 

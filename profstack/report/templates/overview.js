@@ -93,7 +93,7 @@ function whichRank({ ranks, run }, base) {
         { class: "which" },
         "figures of rank " + ranks.shown + " of " + (ranks.world_size ?? ranks.count),
         "; all ranks: ",
-        el("a", { href: "#ranks" }, "Ranks"),
+        el("a", { class: "way", href: "#ranks" }, "Ranks"),
       ),
     ];
   if (!isNumber(run?.rank) || !(run.world_size > 1)) return [];

@@ -56,9 +56,10 @@ function drawSentence(page) {
       ? el("p", { class: "verdict" }, verdict.sentence)
       : remark("No verdict on the ranks: " + (verdict?.reason || "this report has none") + "."),
     remark(
-      plural(ranks.count, "rank") + (isNumber(ranks.world_size) ? " of " + ranks.world_size : ""),
+      plural(ranks.count, "rank") +
+        (isNumber(ranks.world_size) ? " of " + formatWhole(ranks.world_size) : ""),
       " with a report",
-      ranks.missing.length ? ["; without: ", ranks.missing.map((rank) => rank).join(", ")] : null,
+      ranks.missing.length ? ["; without: ", ranks.missing.join(", ")] : null,
       ". ",
       term("own-time", "Own times"),
       " are ",
@@ -551,7 +552,7 @@ function drawRanks(page) {
     ],
     keyOf: (record) => record.rank,
     cells: {
-      rank: (value, record) => el("td", { class: "number" }, rankLink(page, record, value)),
+      rank: (value, record) => el("td", { class: "number" }, rankLink(page, record, String(value))),
       // The text is there of the files of the rank that the page shows.
       file: (value, record, column) =>
         recorded.has(value)
