@@ -107,7 +107,7 @@ def test_sides_are_measured_in_turn_until_the_budget_is_used_up(tmp_path, monkey
 
     def execute(program, command, log):
         now[0] += 7.0
-        log.write_text("no word\nlast word\nWrote page\n")
+        log.write_text("a word\nno word\nlast word\nWrote page\n")
         return codes.pop() if codes else 0
 
     def report(folder):
