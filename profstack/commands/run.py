@@ -306,6 +306,7 @@ class _Run:
             "rank": self.rank,
             "world_size": target.world_size(),
             "node": None if self.rank is None else target.own_node(),
+            "recorded_ranks": None if self.rank is None else len(self._recording_ranks()),
         }
         self._write_run({**run_times(started, duration_s), **exit_facts(code), **own})
         # A script that a signal ended was meant to end: it is not started again.
@@ -420,15 +421,18 @@ class _Run:
         """Write the page of all ranks that record, by the last of them; None by the others."""
         from profstack.commands.merge import write_merged
 
-        size = target.world_size() or 1
-        chosen = target.recording_ranks(self.options.ranks or "0")
-        recording = sorted(chosen if chosen is not None else range(size))
-        homes = [self.folder.parent / f"rank-{rank:05d}" for rank in recording if rank < size]
+        homes = [self.folder.parent / f"rank-{rank:05d}" for rank in self._recording_ranks()]
         if len(homes) < 2 or not all((home / "report.json").is_file() for home in homes):
             return None
         runs = (read_run(home).get("run", {}) for home in homes)
         # The page of a rank that has not ended is an early one: it merges again at its end.
         return write_merged(homes[0].parent) if all("finished_at" in run for run in runs) else None
+
+    def _recording_ranks(self) -> list[int]:
+        """Return the ranks of the launch that record."""
+        everyone = range(target.world_size() or 1)
+        chosen = target.recording_ranks(self.options.ranks or "0")
+        return [rank for rank in everyone if chosen is None or rank in chosen]
 
     def _rerun(self) -> None:
         """Run the script once more, as the user asked, for the layers that stayed empty."""

@@ -121,6 +121,9 @@ def test_the_table_and_the_header_lead_to_the_ranks(opened):
     assert texts(page, "#status .which") == ["rank 2 of 3, all ranks"]
     way = page.evaluate("document.querySelector('.which a').getAttribute('href')")
     assert way == "./../report.html"
+    # Of a launch in which it alone recorded there is no page of all.
+    alone = own | {"run": own["run"] | {"recorded_ranks": 1}}
+    assert texts(opened(alone, at=""), "#status .which") == ["rank 2 of 3"]
     assert count(page, "#view-ranks") == 0
 
 

@@ -19,7 +19,7 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
             "rare": None, "whole_node": False},
         "spread_s": max(own.values()) - min(own.values()),
     }  # fmt: skip
-    report["run"] |= {"rank": straggler, "world_size": count}
+    report["run"] |= {"rank": straggler, "world_size": count, "recorded_ranks": count}
     tables["ranks"] = [_rank(rank, own, straggler) for rank in range(count)]
     tables["rank_parts"] = [
         row("rank_parts", rank=rank, part=part, time_s=seconds)

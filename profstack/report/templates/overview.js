@@ -101,8 +101,9 @@ function whichRank({ ranks, run }, base) {
     el(
       "span",
       { class: "which" },
-      "rank " + run.rank + " of " + run.world_size + ", ",
-      fileLink(base, "../report.html", "all ranks"),
+      "rank " + run.rank + " of " + run.world_size,
+      // The page of all is there where several recorded.
+      ...(run.recorded_ranks > 1 ? [", ", fileLink(base, "../report.html", "all ranks")] : []),
     ),
   ];
 }

@@ -106,6 +106,7 @@ class RunTimes(TypedDict, total=False):
     rank: Whole
     world_size: Whole
     node: Whole
+    recorded_ranks: Whole
 
 
 class RunFile(TypedDict, total=False):

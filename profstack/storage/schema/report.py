@@ -44,6 +44,7 @@ class Run(TypedDict):
     ended_at: Annotated[Place | None, "own line whose error ended it; null without one"]
     rank: Annotated[Whole, "rank of the process; null without a launch of several"]
     world_size: Annotated[Whole, "processes of the launch; null where not known"]
+    recorded_ranks: Annotated[Whole, "ranks of the launch that record; null where not known"]
     node: Annotated[Whole, "number of its machine in the launch; null where not known"]
 
 
