@@ -78,7 +78,8 @@ class StepEvents:
         self._optimizer: int | None = None
         # A reference to the optimizer whose step ends steps; None under every other rule.
         self.followed_optimizer: weakref.ref[Any] | None = None
-        self._candidate: weakref.ref[Any] | None = None
+        # Optimizers that have stepped, one of which may be followed, by their address.
+        self._candidates: dict[int, weakref.ref[Any]] = {}
         # Optimizers whose step is being taken, the outermost first.
         self._stepping: list[int] = []
         self.begin_step()
@@ -110,7 +111,8 @@ class StepEvents:
         # Which of the two it is decides the phase of a next plan, too.
         self.follows_backward = not by_optimizer
         self._optimizer = rule.source if by_optimizer else None
-        self.followed_optimizer = self._candidate if by_optimizer else None
+        # The one whose step told the rule need not be the one that ends the cycle.
+        self.followed_optimizer = self._candidates.get(rule.source or 0) if by_optimizer else None
         self.backward_seen = False
 
     def first_module(self) -> Any:
@@ -329,7 +331,7 @@ class StepEvents:
         return self.finder.conclude(self._began(_perf_counter()))
 
     def _optimizer_ended(self, optimizer: Any) -> None:
-        self._candidate = weakref.ref(optimizer)
+        self._candidates[id(optimizer)] = weakref.ref(optimizer)
         now = _perf_counter()
         if self.rule == "optimizer":
             self.finder.cycles_ended(self._engine.log.total - self._steps_reported)

@@ -107,9 +107,11 @@ class OptimizerCycle:
         else:
             silent = since > 1
         if silent:
-            # The one that ended the cycle no longer steps: another has taken over.
-            self._members = {key}
-            self._begin(key, since, {})
+            # The one that ended the cycle no longer steps: others have taken over, in their order.
+            took_over = {other: count for other, count in self._since.items() if count >= since - 1}
+            self._members = set(took_over)
+            last = list(took_over)[-1]
+            self._begin(last, took_over[last], took_over)
         return silent
 
     def _begin(self, last: int, ends: int, counts: dict[int, int]) -> None:

@@ -18,7 +18,7 @@ class Told:
 
     def __init__(self, moments, live=""):
         self.moments, self.told, self.raises = moments, [], None
-        self.optimizers, self.net = {name: VirtualOptimizer() for name in "AB"}, nn.Identity()
+        self.optimizers, self.net = {name: VirtualOptimizer() for name in "ABC"}, nn.Identity()
         self.log, self.generations = SimpleNamespace(last=0.0, total=0), []
         self.log.generated = lambda *row: self.generations.append(row)
         self.begin_discovery = lambda: self.told.append("discovery")
@@ -118,6 +118,12 @@ def make(moments):
     ("A", "+A +B -B -A | +A +B -B -A -B -A", "optimizer(0 0) | step step"),
     # The one followed is inside another by now. What an error ended is left behind.
     ("A", "+A +B -B -A | +B +A -A | +A +A -A | +B -B +A -A", "optimizer(0 0) | | | step"),
+    # A later loop has two of its own: the one that told the rule is not the one that ends steps.
+    (
+        "A",
+        f"-A {'-A ' * 17}| 1 -B 2 -C | 3 -B | 4 -C | -B -C",
+        f"optimizer(0 0) {'step ' * 17}| | optimizer(0 3) | step | step",
+    ),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
     ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),

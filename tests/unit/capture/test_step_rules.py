@@ -91,6 +91,9 @@ RARELY = "".join("mbAmbB" if number % 100 == 0 else "mbA" for number in range(30
     ("AB", ("mbA" * (RARE + 1) + "mbB") * 5, A, [5 * (RARE + 1)]),
     ("AB", ("mbA" * RARE + "mbB") * 5, AB, [RARE, 5]),
     ("AB", RARELY, [*B, *A], [1, 299]),
+    # Another loop with optimizers of its own, all of which step once in an iteration.
+    ("CAB", "mbC" * 30 + "mbAB" * 30, [("optimizer", "C"), *B], [30, 30]),
+    ("CAB", "mbAB" * 30 + "mbC" * 20, [*B, ("optimizer", "C")], [30, 20]),
     # A critic alone at first, and a second phase in which the end of the cycle sleeps.
     ("AB", "mbA" * 60 + "mbAmbB" * 40, AB, [62, 39]),
     ("AB", "mbAmbB" * 30 + "mbA" * 60, [*B, *A], [30, 60]),
