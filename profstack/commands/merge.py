@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection
 
+    from profstack.storage.schema.report import Report
+
 HELP = "Write one page of all ranks of a launch: who makes whom wait, and why."
 
 
@@ -47,22 +49,27 @@ _RECORDED = ("report.json", DATABASE)
 _NEXT_STEP = "record several ranks with 'profstack run --nproc-per-node 2 train.py'"
 
 
-def write_merged(folder: Path, recorded: Collection[int] | None = None) -> Path:
-    """Write report.json and report.html of all ranks into their folder; return the page's path.
+def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Report:
+    """Return the report of all ranks in a folder.
 
     `recorded` are the ranks that were to record; None for all of the launch. Raise RecordingError
     where no rank has a recording.
     """
     from profstack.guard import CollectorOff
     from profstack.ranks.merged import merged
-    from profstack.report import html
 
     with CollectorOff():
         reports = {each.name: files.load(each) for each in rank_folders(folder)}
         if not reports:
             raise RecordingError("no rank has a recording", where=str(folder), next_step=_NEXT_STEP)
-        report = merged(reports, recorded)
-        files.write(report, folder / "report.json")
-        page = folder / "report.html"
-        html.write(report, page)
+        return merged(reports, recorded)
+
+
+def write_merged(folder: Path, recorded: Collection[int] | None = None) -> Path:
+    """Write report.json and report.html of all ranks into their folder; return the page's path."""
+    from profstack.report import html
+
+    report, page = merged_report(folder, recorded), folder / "report.html"
+    files.write(report, folder / "report.json")
+    html.write(report, page)
     return page

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profstack.commands.merge import merged_report, rank_folders
 from profstack.commands.options import open_page
 from profstack.report import files
+from profstack.storage.folder import DATABASE
 
 if TYPE_CHECKING:
     import argparse
@@ -29,10 +31,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from profstack.report import html
 
     folder = files.recording_folder(arguments.folder)
+    of_ranks = not (folder / DATABASE).is_file() and rank_folders(folder)
     if arguments.output is None:
+        for rank in of_ranks or ():
+            files.write_report(rank)
         take_in(folder)
-    report = files.build(folder)
-
+    report = merged_report(folder) if of_ranks else files.build(folder)
     page = folder if arguments.output is None else Path(arguments.output)
     if page.is_dir():
         page = page / "report.html"

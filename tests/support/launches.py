@@ -59,9 +59,10 @@ def _report(rank, own, late, kind, step_s, waits_s, count, node):
         "setup": {}, "sources": [], "run_bar": [],
         "verdict": {"slug": "balanced", "sentence": f"Of {rank}.", "evidence": [evidence],
                     "sureness": "certain", "action": "Load less."},
-        "step_bar": {"parts": [*({"name": name, "seconds": seconds}
-                                 for name, seconds in parts.items()),
-                               {"name": "idle", "seconds": step_s - sum(parts.values())}]},
+        "step_bar": {"median_s": step_s, "reason": None, "parts": [
+            {"name": name, "seconds": seconds, "share": seconds / step_s, "link": None,
+             "is": "calibrated"}
+            for name, seconds in {**parts, "idle": step_s - sum(parts.values())}.items()]},
         "slices": [{"index": 0, "kind": "clean"}, {"index": 1, "kind": "torch"}],
         "step": {**whole["step"], "count": 120, "batch_size": 16},
         "tables": {**whole["tables"], "steps": steps},

@@ -1,0 +1,54 @@
+"""`profstack merge`, and what other commands make of a folder of ranks."""
+
+import json
+
+import pytest
+
+from profstack.commands import main
+from profstack.report import files
+from tests.support.commands import refused
+from tests.support.launches import launch
+from tests.support.reports import completed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The reports of three ranks, the last of which is late, beside a folder of something else."""
+    for rank in launch(3, late={2: lambda step: 0.011}):
+        (tmp_path / rank.folder).mkdir()
+        whole = completed(rank.report, files.schema())
+        files.write(whole, tmp_path / rank.folder / "report.json")
+    (tmp_path / "rank-notes").mkdir()
+    return tmp_path
+
+
+def test_the_ranks_with_a_recording_are_merged_into_their_folder(folder, capsys):
+    assert main(["merge", str(folder)]) == 0
+    assert capsys.readouterr() == (f"Wrote {folder / 'report.html'}\n", "")
+    report = json.loads((folder / "report.json").read_text())
+    assert (report["ranks"]["count"], report["ranks"]["straggler"]["rank"]) == (3, 2)
+    assert "rank-00002" in (folder / "report.html").read_text()
+    # `show` reads all of them, not the lowest.
+    assert main(["show", str(folder), "--table", "ranks", "--format", "csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.partition(",")[0] for row in rows] == ["2", "1", "0"]
+
+
+def test_a_report_of_ranks_is_written_again_from_theirs(folder, capsys, monkeypatch):
+    main(["merge", str(folder)])
+    known = {each.name: json.loads((each / "report.json").read_text())
+             for each in folder.glob("rank-0*")}  # fmt: skip
+    monkeypatch.setattr(files, "complete_report", lambda rank: known[rank.name])
+    for rank in known:
+        (folder / rank / "report.json").write_text("{")
+        (folder / rank / "recording.sqlite").touch()
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith(f"Wrote {folder / 'report.html'}\n")
+    report = json.loads((folder / "report.json").read_text())
+    assert report["ranks"]["count"] == 3
+    assert (folder / "rank-00001" / "report.html").is_file()
+
+
+def test_a_folder_without_ranks_is_one_line(tmp_path, capsys):
+    for where, said in ((tmp_path, "no rank has a recording"), (tmp_path / "x", "cannot be read")):
+        assert said in refused(capsys, "merge", str(where))
