@@ -27,7 +27,7 @@ def test_the_ranks_with_a_recording_are_merged_into_their_folder(folder, capsys)
     assert capsys.readouterr() == (f"Wrote {folder / 'report.html'}\n", "")
     report = json.loads((folder / "report.json").read_text())
     assert (report["ranks"]["count"], report["ranks"]["straggler"]["rank"]) == (3, 2)
-    assert "rank-00002" in (folder / "report.html").read_text()
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
     # `show` reads all of them, not the lowest.
     assert main(["show", str(folder), "--table", "ranks", "--format", "csv"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]
