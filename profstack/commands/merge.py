@@ -59,10 +59,10 @@ def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Repo
     from profstack.ranks.merged import merged
 
     with CollectorOff():
-        reports = {each.name: files.load(each) for each in rank_folders(folder)}
-        if not reports:
+        names = [each.name for each in rank_folders(folder)]
+        if not names:
             raise RecordingError("no rank has a recording", where=str(folder), next_step=_NEXT_STEP)
-        return merged(reports, recorded)
+        return merged(names, lambda name: files.load(folder / name), recorded)
 
 
 def write_merged(folder: Path, recorded: Collection[int] | None = None) -> Path:

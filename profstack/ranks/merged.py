@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
 from typing import cast
@@ -56,16 +56,24 @@ _JOINED = frozenset(RankTables.__annotations__)
 _SAME_WORK = 0.01
 
 
-def merged(reports: Mapping[str, Report], recorded: Collection[int] | None = None) -> Report:
+def merged(
+    names: Sequence[str],
+    read: Callable[[str], Report],
+    recorded: Collection[int] | None = None,
+) -> Report:
     """Return the report of several ranks, by the names of their folders.
 
-    `recorded` are the ranks that were to record; None for all of the launch.
+    `read` reads the report in a folder; few are held at once, since of each rank the joined tables
+    need little. `recorded` are the ranks that were to record; None for all of the launch.
     """
-    ranks = [Rank(report["run"]["rank"] or 0, name, report) for name, report in reports.items()]
+    ranks = []
+    for name in names:
+        slim = _reduced(read(name))
+        ranks.append(Rank(slim["run"]["rank"] or 0, name, slim))
     ranks.sort(key=lambda rank: rank.number)
     found = straggler(ranks)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), ranks[0])
-    report = copy.copy(shown.report)
+    report = copy.copy(read(shown.folder))
     size = shown.report["run"]["world_size"] or 0
     wanted = range(size) if recorded is None else [each for each in recorded if each < size]
     missing = sorted({*wanted} - {rank.number for rank in ranks})
@@ -78,7 +86,7 @@ def merged(reports: Mapping[str, Report], recorded: Collection[int] | None = Non
         "straggler": found,
         "spread_s": max(own) - min(own) if len(own) > 1 else None,
     }
-    places = _places(ranks, found)
+    places = _places(ranks, found, read)
     tables = copy.copy(report["tables"])
     tables["ranks"] = list(_rank_rows(ranks, places, missing))
     tables["rank_parts"] = list(_part_rows(ranks))
@@ -93,8 +101,19 @@ def merged(reports: Mapping[str, Report], recorded: Collection[int] | None = Non
     report["columns_reason"] = {**report["columns_reason"], **lacking}
     report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
     report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
-    report["verdict"] = _verdict(ranks, shown, found, places, missing)
+    lost = _mismatch(ranks, read), _ended(ranks, missing)
+    report["verdict"] = _verdict(ranks, shown, found, places, lost)
     return report
+
+
+# Tables of a rank that the joined ones need.
+_NEEDED = frozenset({"steps", "memory_owners", "flops", "outliers"})
+
+
+def _reduced(report: Report) -> Report:
+    """Return what the joined tables need of a report: a thousand of them fit into memory."""
+    tables = {name: rows if name in _NEEDED else [] for name, rows in report["tables"].items()}
+    return {**report, "tables": cast("Tables", tables), "sources": [], "findings": []}
 
 
 # What the ranks' own reports say ------------------------------------------------------------------
@@ -104,7 +123,9 @@ def _others(rank: Rank, ranks: Sequence[Rank]) -> list[Rank]:
     return [each for each in ranks if each is not rank]
 
 
-def _places(ranks: Sequence[Rank], found: Straggler | None) -> dict[int, Place]:
+def _places(
+    ranks: Sequence[Rank], found: Straggler | None, read: Callable[[str], Report]
+) -> dict[int, Place]:
     """Return the place of the straggler's largest difference to another rank, by its number."""
     rank = next((each for each in ranks if found and each.number == found["rank"]), None)
     if rank is None or found is None or found["rare"] is not None:
@@ -114,7 +135,8 @@ def _places(ranks: Sequence[Rank], found: Straggler | None) -> dict[int, Place]:
     other = others[len(others) // 2]
     difference = largest_difference(rank, others)
     if difference is not None:
-        places = Places(Side("others", [other.report]), Side("straggler", [rank.report]))
+        sides = [Side(each.folder, [read(each.folder)]) for each in (other, rank)]
+        places = Places(*sides)
         for place in places.of_step(*difference):
             if place.file is not None and place.line is not None:
                 return {rank.number: {"file": place.file, "line": place.line}}
@@ -229,18 +251,18 @@ _COLLECTIVE = re.compile(
 )
 
 
-def _called(rank: Rank) -> tuple[str, str] | None:
+def _called(rank: Rank, read: Callable[[str], Report]) -> tuple[str, str] | None:
     """Return the collective in whose line a rank ended, and the line; None where it was in none."""
     place = rank.report["run"].get("ended_at")
     if place is None:
         return None
-    found = _COLLECTIVE.search(source_line(rank.report, place["file"], place["line"]))
+    found = _COLLECTIVE.search(source_line(read(rank.folder), place["file"], place["line"]))
     return (found[1], place_words(place["file"], place["line"])) if found else None
 
 
-def _mismatch(ranks: Sequence[Rank]) -> str:
+def _mismatch(ranks: Sequence[Rank], read: Callable[[str], Report]) -> str:
     """Return that ranks ended in different collectives, which wait for each other for ever."""
-    called = {rank.number: found for rank in ranks if (found := _called(rank)) is not None}
+    called = {rank.number: found for rank in ranks if (found := _called(rank, read)) is not None}
     if len({name for name, _ in called.values()}) < 2:
         return ""
     by_call: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -284,24 +306,24 @@ def _verdict(
     shown: Rank,
     found: Straggler | None,
     places: Mapping[int, Place],
-    missing: Sequence[int],
+    lost: tuple[str, Sequence[ReportWarning]],
 ) -> Verdict | None:
     """Return the verdict on all ranks: the straggler's own, with whom it makes wait before it."""
     own = shown.report["verdict"]
     if own is None:
         return None
-    ended = [each["text"] for each in _ended(ranks, missing)]
-    lost = _mismatch(ranks)
-    if lost:
+    first, ended = lost
+    if first:
         step = "Let all ranks of a group call the same collectives in the same order. "
         own = {**own, "action": f"{step}{own['action']}"}
     elif ended:
-        lost = f"{ended[0][0].upper()}{ended[0][1:]}. "
+        text = ended[0]["text"]
+        first = f"{text[0].upper()}{text[1:]}. "
     if len(ranks) == 1:
-        return {**own, "sentence": lost + own["sentence"]}
+        return {**own, "sentence": first + own["sentence"]}
     if found is None:
         said = f"{_nobody(ranks)} Rank {shown.number}: {own['sentence']}"
-        return {**own, "sentence": lost + said}
+        return {**own, "sentence": first + said}
     words = _late_words(ranks, shown, found)
     place = places.get(shown.number)
     where = f" ({place_words(place['file'], place['line'])})" if place else ""
@@ -314,7 +336,7 @@ def _verdict(
         part, seconds = difference
         why = f": its {part} takes {format_seconds(seconds)} more than theirs{where}"
     # How sure the rank's own cause is says little of the comparison of ranks.
-    return {**own, "sentence": f"{lost}{words}{why}.", "sureness": "likely"}
+    return {**own, "sentence": f"{first}{words}{why}.", "sureness": "likely"}
 
 
 def _late_words(ranks: Sequence[Rank], shown: Rank, found: Straggler) -> str:

@@ -40,6 +40,8 @@ _LEAST_RARE = 0.05
 _NEARLY_ALL = 0.8
 # Where a usual step is late by this part of the late ones, it is late in all.
 _NOT_RARE = 0.25
+# Among more ranks than this one alone does not move the median: it need not be left out.
+_MANY = 16
 # Late steps are those beyond so many usual differences, and one rank's by chance up to this.
 _BEYOND_NOISE, _BY_CHANCE = 4.0, 0.05
 # Fewer steps on either side of a change say nothing of it.
@@ -241,6 +243,11 @@ class StepTimes:
             }
             for name in ("wall_s", *OWN_TIMES)
         }
+        self._known = {
+            name: not any(np.isnan(each).any() for each in values.values())
+            for name, values in self._values.items()
+        }
+        self._medians: dict[str, FloatArray] = {}
 
     def late_s(self, number: int, name: str) -> FloatArray:
         """Return by how much a rank's `wait_s` or `cpu_s` exceeds the others' median, by step.
@@ -248,10 +255,14 @@ class StepTimes:
         Empty where it is not known of all ranks.
         """
         values = self._values[name]
-        others = [each for key, each in values.items() if key != number]
-        if not others or any(np.isnan(each).any() for each in values.values()):
+        if len(values) < 2 or not self._known[name]:
             return np.zeros(0)
-        return np.asarray(values[number] - np.median(others, axis=0))
+        if len(values) > _MANY:
+            usual = self._medians.setdefault(name, np.median([*values.values()], axis=0))
+        else:
+            others = [each for key, each in values.items() if key != number]
+            usual = np.median(others, axis=0)
+        return np.asarray(values[number] - usual)
 
     def noise_s(self, name: str) -> float:
         """Return how much a rank's lateness varies from step to step; 0 where it is not known."""

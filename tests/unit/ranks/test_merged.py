@@ -1,5 +1,6 @@
 """The report of all ranks: its sentence, the rank that it shows, and the tables that join them."""
 
+import copy
 import json
 
 import jsonschema
@@ -11,17 +12,21 @@ from tests.support.launches import CLEAN, launch
 from tests.support.tables import missing, of, rows_of
 
 
-def reports(ranks):
-    return {rank.folder: rank.report for rank in ranks}
+def joined(ranks, recorded=None):
+    """The report of all; a report that was read is changed by nobody."""
+    kept = {rank.folder: copy.deepcopy(rank.report) for rank in ranks}
+    report = merged([*kept], kept.__getitem__, recorded)
+    assert kept == {rank.folder: rank.report for rank in ranks}
+    return report
 
 
 def said(ranks, recorded=None):
-    return merged(reports(ranks), recorded)["verdict"]["sentence"]
+    return joined(ranks, recorded)["verdict"]["sentence"]
 
 
 def test_the_straggler_is_shown_with_what_takes_longer_on_it():
     ranks = launch(3, late={2: lambda step: 0.011}, noise=0.0)
-    report = merged(reports(ranks))
+    report = joined(ranks)
     assert report["verdict"]["sentence"] == (
         "Rank 2 makes the other 2 ranks wait 11.0 ms of each step (55 %): its data wait takes "
         "11.0 ms more than theirs."
@@ -47,7 +52,7 @@ def test_the_straggler_is_shown_with_what_takes_longer_on_it():
 
 def test_parts_of_a_rank_add_up_and_its_steps_are_in_few_columns():
     ranks = launch(2, late={1: lambda step: 0.04 * (step == CLEAN[9])}, noise=0.0)
-    tables = merged(reports(ranks))["tables"]
+    tables = joined(ranks)["tables"]
     for rank in ranks:
         parts = [row["time_s"] for row in tables["rank_parts"] if row["rank"] == rank.number]
         assert sum(parts) == pytest.approx(rank.step_s)
@@ -61,7 +66,7 @@ def test_parts_of_a_rank_add_up_and_its_steps_are_in_few_columns():
             "index wait_s cpu_s", *((at, 0.001 * (at % 7), 0.002) for at in range(1000)),
             wall_s=0.01, phase="train", slice=0, flags=None,
         )  # fmt: skip
-    rows = merged(reports(ranks))["tables"]["rank_steps"]
+    rows = joined(ranks)["tables"]["rank_steps"]
     assert len(rows) == 2 * MOST_BINS
     # The largest of each column.
     assert {row["wait_s"] for row in rows} == {0.006}
@@ -102,7 +107,7 @@ def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
                               (ranks[3], "no step was found", None)):  # fmt: skip
         rank.report["status"], rank.report["status_reason"] = "partial", reason
         rank.report["run"]["finished_at"] = end and f"2026-01-01T{end}"
-    found = merged(reports([ranks[0], *ranks[2:]]))
+    found = joined([ranks[0], *ranks[2:]])
     assert found["verdict"]["sentence"].startswith("Rank 2 was ended by SIGKILL, after 120 steps. ")
     texts = [each["text"] for each in found["warnings"] if each["slug"].startswith("rank-")]
     assert texts == [
@@ -115,7 +120,7 @@ def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
     last = found["tables"]["ranks"][-1]
     assert of(last, "rank folder status step_s") == [1, "rank-00001", "missing", None]
     # Only ranks that were to record can be missing.
-    assert merged(reports(ranks[2:]), [2, 3, 9])["ranks"]["missing"] == []
+    assert joined(ranks[2:], [2, 3, 9])["ranks"]["missing"] == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_ranks_that_ended_in_different_collectives_are_named_with_their_lines(se
         report["sources"] = [{"file": "/a/t.py", "text": f"if True:\n{line}\n"}]
         report["run"]["ended_at"] = {"file": "/a/t.py", "line": 2}
     words = "The ranks called different collectives and waited for each other: "
-    verdict = merged(reports(ranks))["verdict"]
+    verdict = joined(ranks)["verdict"]
     start = f"{words}{told}" if told else "Rank 0 ended with RuntimeError"
     assert verdict["sentence"].startswith(start)
     assert verdict["action"].endswith("Load less.")
@@ -147,10 +152,6 @@ def test_unequal_work_of_the_ranks_is_a_warning():
         rank.report["step"]["batch_size"] = batch
         counted = [{"forward_flop": flop, "backward_flop": 0.0}] if flop else []
         rank.report["tables"]["flops"] = counted
-    texts = [
-        each["text"]
-        for each in merged(reports(ranks))["warnings"]
-        if each["slug"] == "ranks-differ"
-    ]
+    texts = [each["text"] for each in joined(ranks)["warnings"] if each["slug"] == "ranks-differ"]
     assert len(texts) == 1
     assert "batch size: 16 on rank 0, 96 on rank 1" in texts[0]
