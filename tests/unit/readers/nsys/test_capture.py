@@ -80,6 +80,8 @@ def test_the_innermost_range_at_a_moment(made):
         (NESTED, "0 step 5 first 8 step 12 Net 15 Net 20 Net.fc 25 Net.fc 30 Net 49 Net 50 theirs"),
         (NESTED, "69 theirs 70 step 99 step 100 None"),
         *((NESTED, "OTHER 39 None 40 there 89 there 90 None"),),
+        # The first range of the file is one like all others.
+        ("range 1 9 Net; range 3 7 theirs lib ", "0 None 4 Net 8 Net 9 None"),
         # Of ranges that do not nest the one that began last and is open; with pushed ones, too.
         (APART, "9 None 10 a 20 b 25 c 35 c 45 c 59 c 60 d 65 d 66 d 70 None"),
         (f"{APART};range 22 28 p domain=x;range 23 24 q domain=y", "22 p 23 q 24 p 26 c 29 c"),

@@ -122,11 +122,12 @@ def test_two_steps_counted_by_hand(result):
     assert api[0] == ("cudaDeviceSynchronize", "Net", 1, 1, 190)
     assert ((LAUNCH, "backward", 1, 0, 5) in api, sum(row[2] for row in api)) == (True, 10)
     # Every gap has its cause, and the kernels around the longest. A copy runs in one of them.
-    columns = "device cause started_s gap_s fully_idle_s"
+    columns = "device cause started_s gap_s fully_idle_s after before"
     assert in_ns(rows["longest_gaps"][:3], columns) == [
-        ("cuda:0", "host late", 2_710, 290, 290),
-        ("cuda:0", "host late", 1_050, 250, 210),
-        ("cuda:0", "data wait", 1_980, 230, 230),
+        ("cuda:0", "host late", 2_710, 290, 290, "g", None),
+        # What was launched before the steps is in no range of theirs.
+        ("cuda:0", "host late", 1_050, 250, 210, "before", "a in Net.fc"),
+        ("cuda:0", "data wait", 1_980, 230, 230, "fill in optimizer SGD", "a in Net"),
     ]
     assert in_ns(rows["gaps"], "cause count total_s longest_s after before") == [
         ("host late", 5, 990, 290, "g", None),
@@ -136,6 +137,28 @@ def test_two_steps_counted_by_hand(result):
         ("unknown", 1, 140, 140, "f in step", "g"),
         ("queued", 2, 20, 10, "d in optimizer SGD", "d in optimizer SGD"),
     ]
+
+
+def test_ranges_with_a_number_of_their_own_are_one_place(tmp_path):
+    with NsysFile(tmp_path / "capture.sqlite") as file:
+        file.play("step 1 0 1000; step 2 1000 2000")
+        for begin, number in ((100, 49), (300, 57), (1100, 41)):
+            name = f"aten::mm, op_id = {number}"
+            file.range(begin, begin + 50, name, domain="torch", category=None)
+    rows, _ = rows_of([read_export(tmp_path / "capture.sqlite")])
+    columns = "name calls first_number last_number"
+    assert in_ns(rows["nsys_ranges"], columns) == [
+        ("step", 2, None, None), ("aten::mm", 3, 41, 57),
+    ]  # fmt: skip
+
+
+def test_a_device_without_kernels_hides_no_gap_of_another(result):
+    copies = "call 10 20 cudaMemcpyAsync 1; copy 30 40 1 size=64 device=0;"
+    kernels = "launched 50 60 100 a 2 device=1; launched 400 410 500 b 3 device=1"
+    rows, _ = result(f"step 1 0 1000; {copies} {kernels}; step 2 1000 2000")
+    gaps = in_ns(rows["longest_gaps"], "device after before gap_s")
+    assert ("cuda:1", "a in step", "b in step", 310) in gaps
+    assert {row[0] for row in gaps} == {"cuda:1"}
 
 
 def test_sums_and_the_longest_of_rows_that_are_alike(result):
