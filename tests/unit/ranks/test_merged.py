@@ -43,6 +43,8 @@ def test_the_straggler_is_shown_with_what_takes_longer_on_it():
     ]
     assert [row["waits_s"] for row in rows] == pytest.approx([0.012, 0.012, 0.001])
     assert [row["late_s"] for row in rows] == pytest.approx([-0.0055, -0.0055, 0.011])
+    ranks[1].report["tables"]["steps"][3]["cpu_s"] += 1.2
+    assert joined(ranks)["tables"]["ranks"][1]["cpu_s"] == pytest.approx(0.007 + 1.2 / 120)
     path = ranks[2].report["tables"]["artifacts"][0]["path"]
     assert report["tables"]["artifacts"][0]["path"] == f"rank-00002/{path}"
     jsonschema.validate(

@@ -26,6 +26,15 @@ def test_a_rank_is_late_by_its_own_time_less_the_median_of_the_others():
     assert lateness(ranks[:1]) == {}
 
 
+def test_in_a_step_a_rank_is_late_by_its_wait_less_the_median_of_the_others():
+    late = {0: lambda step: 0.002, 3: lambda step: 0.010}
+    ranks = launch(4, late=late, noise=0.0)
+    assert set(StepTimes(ranks).late_s(0, "wait_s").round(9)) == {0.002}
+    # Among many ranks it is the median of all.
+    many = launch(rules._MANY + 1, late=late, noise=0.0)
+    assert set(StepTimes(many).late_s(3, "wait_s").round(9)) == {0.010}
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("count", [2, 4])
 def test_equal_ranks_on_a_busy_machine_have_no_straggler(count, seed):

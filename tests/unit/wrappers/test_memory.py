@@ -13,6 +13,7 @@ from mprof import read_mprofile_file
 from profstack.layer import SliceContext
 from profstack.readers.memory import lines as memory_lines
 from profstack.readers.memory import memory_profiler as by_tool
+from profstack.readers.memory import readings
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 from tests.support.commands import fails
@@ -171,6 +172,19 @@ def test_slices_without_lines(tmp_path):
     wrapper.start(SliceContext(4, "lines", 1, tmp_path))
     wrapper.stop()
     assert slugs(wrapper.take([0.0, 1e-9], {})) == ["no-lines"]
+
+
+def test_where_malloc_does_not_tell_the_growth_of_modules_says_so(observe, monkeypatch):
+    monkeypatch.setattr(readings, "_mallinfo", lambda: (None, "no malloc"))
+
+    def calls(told):
+        told.enter("module", "Net")
+        told.leave("module", "Net")
+
+    captured = observe(calls)
+    assert captured.frames["module_memory"][0]["calls"] == 2
+    text = "memory of modules is growth of the resident set: no malloc"
+    assert ("modules-by-resident-set", text) in captured.notes
 
 
 # Resident set, malloc, device and its peak.

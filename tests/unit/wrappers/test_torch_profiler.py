@@ -92,6 +92,13 @@ def test_the_longest_trace_is_kept_and_slices_bounded(wrapper, observe, tmp_path
     assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
 
 
+def test_the_events_of_a_step_are_learnt_from_one_as_from_several(wrapper, observe):
+    observe("timed", steps=1)
+    one = wrapper.step_limit()
+    observe("timed", steps=3)
+    assert wrapper.step_limit() == pytest.approx(one, rel=0.3)
+
+
 def test_steps_of_another_thread_are_recorded(observe):
     found, other = [], training(Net())
     thread = threading.Thread(target=lambda: found.append(observe("detail", steps=3)))
