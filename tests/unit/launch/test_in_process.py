@@ -52,6 +52,8 @@ def test_a_temporary_folder_goes_with_its_holder_and_another_stays(tmp_path, mon
 
 
 def test_the_facts_of_the_run_are_written(tmp_path, monkeypatch):
+    # In a notebook's process the words are the kernel's.
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     for argv, shown in (
         ("train.py --token hunter2", ["train.py", "--token", "***"]), ("", []),
     ):  # fmt: skip
