@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from profstack.storage.schema.report import Report
 
 HELP = "Write one page of all ranks of a launch: who makes whom wait, and why."
+_RECORDED = ("report.json", DATABASE)
+_NEXT_STEP = "record several ranks with 'profstack run --nproc-per-node 2 train.py'"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +45,6 @@ def rank_folders(folder: Path) -> list[Path]:
         raise RecordingError(what, where=str(folder), next_step=_NEXT_STEP) from None
     ranks = [each for each in entries if each.name.startswith("rank-")]
     return [each for each in ranks if any((each / name).is_file() for name in _RECORDED)]
-
-
-_RECORDED = ("report.json", DATABASE)
-_NEXT_STEP = "record several ranks with 'profstack run --nproc-per-node 2 train.py'"
 
 
 def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Report:

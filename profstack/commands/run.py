@@ -421,12 +421,15 @@ class _Run:
         """Write the page of all ranks that record, by the last of them; None by the others."""
         from profstack.commands.merge import write_merged
 
-        homes = [self.folder.parent / f"rank-{rank:05d}" for rank in self._recording_ranks()]
+        recording = self._recording_ranks()
+        homes = [self.folder.parent / f"rank-{rank:05d}" for rank in recording]
         if len(homes) < 2 or not all((home / "report.json").is_file() for home in homes):
             return None
         runs = (read_run(home).get("run", {}) for home in homes)
         # The page of a rank that has not ended is an early one: it merges again at its end.
-        return write_merged(homes[0].parent) if all("finished_at" in run for run in runs) else None
+        if not all("finished_at" in run for run in runs):
+            return None
+        return write_merged(homes[0].parent, recording)
 
     def _recording_ranks(self) -> list[int]:
         """Return the ranks of the launch that record."""

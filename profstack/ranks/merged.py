@@ -74,9 +74,7 @@ def merged(
     found = straggler(ranks)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), ranks[0])
     report = copy.copy(read(shown.folder))
-    size = shown.report["run"]["world_size"] or 0
-    wanted = range(size) if recorded is None else [each for each in recorded if each < size]
-    missing = sorted({*wanted} - {rank.number for rank in ranks})
+    missing = _missing(ranks, recorded)
     own = [rank.own_s for rank in ranks if rank.own_s is not None]
     report["ranks"] = {
         "count": len(ranks),
@@ -108,6 +106,18 @@ def merged(
 
 # Tables of a rank that the joined ones need.
 _NEEDED = frozenset({"steps", "memory_owners", "flops", "outliers"})
+
+
+def _missing(ranks: Sequence[Rank], recorded: Collection[int] | None) -> list[int]:
+    """Return the ranks that were to record and have no report.
+
+    Of a launch in which some were to record, and nobody says which, none is known to be missing.
+    """
+    run = ranks[0].report["run"]
+    size = run["world_size"] or 0
+    if recorded is None:
+        recorded = range(size) if run.get("recorded_ranks") in (None, size) else ()
+    return sorted({rank for rank in recorded if rank < size} - {rank.number for rank in ranks})
 
 
 def _reduced(report: Report) -> Report:

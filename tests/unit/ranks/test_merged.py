@@ -121,7 +121,11 @@ def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
     assert found["ranks"]["missing"] == [1]
     last = found["tables"]["ranks"][-1]
     assert of(last, "rank folder status step_s") == [1, "rank-00001", "missing", None]
-    # Only ranks that were to record can be missing.
+    # Only ranks that were to record can be missing; of some that are not named none is.
+    for rank in ranks[2:]:
+        rank.report["run"]["recorded_ranks"] = 2
+    assert joined(ranks[2:])["ranks"]["missing"] == []
+    assert joined(ranks[3:], [2, 3])["ranks"]["missing"] == [2]
     assert joined(ranks[2:], [2, 3, 9])["ranks"]["missing"] == []
 
 
