@@ -135,12 +135,9 @@ def test_readings_are_put_in_order_and_thinned_to_the_extremes(written, monkeypa
     "start known",
     (b"CMDLINE python a.py\n", True),
     (b"MEM 1.5 1700000000.1\nMEM", True),
-    (b"FUNC f 1 2 3 4 0\n", True),
     (b"MEM a b\n", False),
-    (b"MEM 1.5\n", False),
     (b"MEM 1 nan\n", False),
     (b"COMMAND 1 2\n", False),
-    (b"", False),
 )
 def test_files_are_told_by_their_first_line(start, known):
     assert mprof_file.recognise(start, "a.dat") is known
@@ -150,10 +147,8 @@ def test_files_are_told_by_their_first_line(start, known):
     "text words",
     ("CMDLINE python a.py\n", "has no reading of memory"),
     ("MEM 1.0 2.0\nMEM x 3.0\nMEM 1.0 4.0\n", "line 2 is damaged"),
-    ("MEM 1.0 nan\nMEM 1.0 4.0\n", "line 1 is damaged"),
     ("MEM 1e300 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
     ("MEM 1.0 4.0\nFUNC f 1.0\nMEM 1.0 5.0\n", "line 2 is damaged"),
-    ("MEM 1.0 4.0\nCHLD 1 2\nMEM 1.0 5.0\n", "line 2 is damaged"),
 )
 def test_what_is_damaged_says_which_line(written, text, words):
     with pytest.raises(UsageError, match=words):
@@ -161,9 +156,6 @@ def test_what_is_damaged_says_which_line(written, text, words):
 
 
 def test_a_torn_last_line_and_unknown_lines_are_counted(written):
-    path = written("CMDLINE x\nMEM 1.0 2.0\nBPRX 1 2\n\nMEM 3.0 4.0\nMEM 5.0 1700")
-    taken = mprof_file.take([path], Request())
-    assert len(taken.added["memory"]) == 3
     path = written("CMDLINE x\nMEM 1.0 2.0\nBPRX 1 2\n\nMEM 3.0 4.0\nMEM 5.")
     taken = mprof_file.take([path], Request())
     assert len(taken.added["memory"]) == 2

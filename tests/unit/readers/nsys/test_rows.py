@@ -10,8 +10,7 @@ from profstack.readers.nsys import rows as nsys_rows
 from profstack.readers.nsys.export import Export, read_export
 from profstack.readers.nsys.export_file import frame_of
 from profstack.readers.nsys.importing import rows_of
-from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS
-from profstack.readers.nsys.steps import NO_STEPS, names_of
+from profstack.readers.nsys.rows import MOST_POINTS
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from tests.support.nsys_files import AUTOGRAD, PID, NsysFile, thread_of
 from tests.support.tables import cases, in_ns
@@ -385,26 +384,6 @@ def test_stacks_by_their_functions_with_most_time_first(result):
     ]
     samples = [("f", 2, 2), ("h", 2, 2), ("g", 0, 3), (nsys_rows.NO_STACK, 1, 1)]
     assert in_ns(rows["samples"], "symbol self_samples total_samples") == samples
-
-
-def test_stacks_functions_and_depth_are_bounded(monkeypatch):
-    monkeypatch.setattr(nsys_rows, "MOST_STACKS", 2)
-    monkeypatch.setattr(nsys_rows, "MOST_FUNCTIONS", 3)
-    chains = {1: ["a"] * (MOST_DEEP + 7), 2: ["b", "c"], 3: ["d"], 4: ["e"]}
-    frames = [("cpu", n, at, x, "lib") for n, some in chains.items() for at, x in enumerate(some)]
-    names = ("source", "id", "depth", "symbol", "module")
-    given = {"samples": {"t": range(6), "thread": 1, "callchain": [1, 1, 1, 2, 2, 3]}}
-    given["callchains"] = dict(zip(names, zip(*frames, strict=True), strict=True))
-    read = {name: frame_of(name, columns) for name, columns in given.items()}
-    capture = whole(Export("x", **read))
-    found = [(row["calls"], json.loads(row["stack"])) for row in nsys_rows.backtrace_rows(capture)]
-    assert found == [(3, [["a", "lib"]] * MOST_DEEP), (2, [["b", "lib"], ["c", "lib"]])]
-    assert [row["symbol"] for row in nsys_rows.sample_rows(capture)] == ["a", "b", "d"]
-
-
-def whole(export):
-    """The capture of an export without steps."""
-    return nsys_rows.Capture.of(export, NO_STEPS, names_of(export.ranges), 0)
 
 
 def curve_of(events):
