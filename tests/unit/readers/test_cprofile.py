@@ -76,20 +76,6 @@ def test_wrappers_in_wrappers_their_guards_and_what_those_call_are_removed():
     assert [*map(is_own, ours), *map(is_own, others)] == [True] * 3 + [False] * 4
 
 
-def test_a_wrapper_that_calls_itself_is_no_caller():
-    itself = entry(INNER, 1, 0.25, 3.0)
-    found = table(
-        entry(A, 1, 1.0, 7.0, entry(OUTER, 1, 0.5, 6.0)),
-        entry(OUTER, 1, 0.5, 6.0, entry(INNER, 1, 0.5, 5.5)),
-        entry(INNER, 2, 0.75, 5.5, itself, entry(WRAPPED, 2, 4.0, 4.5), again=1),
-        entry(WRAPPED, 2, 4.0, 4.5),
-    )
-    assert found == {
-        "a": [1, 1, 1.0, 7.0, {}],
-        "wrapped": [2, 2, 4.0, 4.5, {"a": [2, 2, 4.0, 4.5]}],
-    }
-
-
 def test_the_file_is_one_of_pstats_and_rows_are_of_functions_and_calls(tmp_path):
     f, g, made = ("a.py", 3, "f"), ("b.py", 7, "g"), {}
     # Tables of slices add up.

@@ -16,9 +16,7 @@ import torch
 from torch import nn
 
 from profstack.readers.flops import model_copies
-from profstack.session import Session
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
-from profstack.wrappers.flops import CHECK
 
 FOLDER = Path(sys.prefix) / "counters"
 WHY = "neither thop nor fvcore: make test installs them"
@@ -131,16 +129,3 @@ def test_what_they_raise_and_calls_of_no_model_are_reasons():
         with model_copies.given(print):
             assert model_copies.count(0, {}, 1) == none
         assert model_copies.count(0, {}, 1) == ([], [])
-
-
-def test_a_session_that_runs_a_model_has_them_beside_the_record():
-    with Session("counters", layers=["torch", "flops"]) as session, torch.no_grad():
-        session.run(conv_net().eval(), IMAGES)
-    report = session.recording.to_dict()
-    flop = {row["counter"]: row["forward_flop"] for row in report["tables"]["flops"]}
-    assert flop["FlopCounterMode"] == flop["recorded_shapes"] == 2 * MACS
-    assert all(flop[counter] > 2 * MACS for counter in MODEL_COUNTERS)
-    # Calls of the copies are not the session's.
-    paths = {row["path"].partition(".")[0] for row in report["tables"]["modules"]}
-    assert {path for path in paths if not path.startswith("(")} == {"Sequential"}
-    assert CHECK in {row["mode"] for row in report["slices"]}

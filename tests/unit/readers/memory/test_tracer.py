@@ -2,10 +2,8 @@
 
 import gc
 import inspect
-import signal
 import sys
 import threading
-import traceback
 import weakref
 from pathlib import Path
 
@@ -202,34 +200,6 @@ def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_a_defect_or_anot
         assert (sys.gettrace(), tracer.ended) == (other, memory_tracer.OTHER_TRACER)
     with pytest.raises(RuntimeError, match="settrace"):
         MemoryTracer().start()
-
-
-def handler(number, frame):
-    raise TimeoutError
-
-
-def test_a_signal_that_arrives_in_the_tracer_is_the_scripts():
-    tracer, told = ending()
-    add, before = tracer.readings.add, signal.signal(signal.SIGUSR1, handler)
-
-    def interrupted(place, run):
-        if tracer.readings.count == 50:
-            tracer.readings.add = add
-            signal.raise_signal(signal.SIGUSR1)
-        add(place, run)
-
-    tracer.readings.add = interrupted
-    try:
-        tracer.start()
-        with pytest.raises(TimeoutError) as caught:
-            hot(1000)
-    finally:
-        tracer.stop()
-        signal.signal(signal.SIGUSR1, before)
-    frames = traceback.extract_tb(caught.value.__traceback__)
-    assert {frame.filename for frame in frames} == {__file__, FILE}
-    assert "signal" in str(tracer.ended)
-    assert (tracer.error, told, sys.gettrace()) == (None, [True], None)
 
 
 def test_nothing_is_left_on_frames_or_threads():
