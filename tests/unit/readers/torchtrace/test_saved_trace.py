@@ -202,8 +202,8 @@ def test_damage_is_left_out_and_counted_in_events_and_time(saved):
         assert " ".join(each.name() for each in trace.events) == names
         gone = sum(lost.get(why, (0,))[0] for why in (saved_trace.TORN, saved_trace.NO_END))
         assert trace.count == len(trace.events) + gone
-    text = whole % ", ".join(texts)
-    trace = read_trace(saved(text[: text.index('"op4"')]))
+    path = saved((whole % ", ".join(texts)).partition('"op4"')[0])
+    trace = read_trace(path)
     assert (trace.truncated, len(trace.events), sum(trace.left_out.events.values())) == (True, 4, 1)
     path.write_bytes(gzip.compress(path.read_bytes())[:-9])
     assert read_trace(path).truncated
