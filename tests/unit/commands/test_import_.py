@@ -21,11 +21,11 @@ from profstack.readers.nsys import tool
 from profstack.report import files
 from profstack.storage.folder import DATABASE, Writer, facts_of, read_tables, write_run
 from profstack.units import format_bytes
+from tests.support import snapshots
 from tests.support.commands import refused
 from tests.support.engine import table
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
 from tests.support.reports import validate
-from tests.support.snapshots import play
 from tests.support.tables import cases
 
 OTHER = PID + 1
@@ -234,9 +234,9 @@ def test_options_reach_the_exporter_and_the_page_is_opened(source, tmp_path, mon
 
 def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
-    (played,) = play(2, before=0)
-    first_s = played.snapshot["device_traces"][0][0]["time_us"] / 1e6
-    (tmp_path / "device").write_bytes(pickle.dumps(played.snapshot))
+    snapshot = snapshots.snapshot()
+    first_s = snapshot["device_traces"][0][0]["time_us"] / 1e6
+    (tmp_path / "device").write_bytes(pickle.dumps(snapshot))
     for name, begin_s in (("one", first_s - 2), ("two", first_s + 0.25)):
         (tmp_path / name).write_text(f"MEM 10.0 {begin_s:.4f}\nMEM 30.0 {begin_s + 1:.4f}\n")
         own = tmp_path / f"own-{name}"
@@ -275,9 +275,8 @@ def other_files(folder):
     speedscope = {"exporter": "py-spy@1", "profiles": [profile], "shared": {"frames": stack}}
     (folder / "samples").write_text(json.dumps(speedscope))
     (folder / "readings").write_text("MEM 10.0 5.0\nMEM 30.0 7.5\nMEM 20.0 9.0\n")
-    (played,) = play(2, before=0)
-    (folder / "device").write_bytes(gzip.compress(pickle.dumps(played.snapshot)))
-    return folder, max(sum(held.values()) for held in played.held)
+    (folder / "device").write_bytes(gzip.compress(pickle.dumps(snapshots.snapshot())))
+    return folder, max(snapshots.ALLOCATED)
 
 
 def test_files_of_every_kind_are_told_by_content_and_answered(tmp_path):
