@@ -108,24 +108,9 @@ class Calls(nn.Module):
         return self.function(self.fc, *args, **named)
 
 
-def test_inputs_by_name_are_given():
-    net = Calls(lambda fc, x, scale, shift: fc(x) * scale + shift.sum())
-    rows, notes = counted(net, torch.randn(3, 4), scale=torch.ones(5), shift=torch.ones(7))
-    found = [(counter, path, flop) for counter, path, _, _, _, flop in rows]
-    assert notes == []
-    assert found == [(tool, "Net.fc", 3 * 2 * 3 * 4 * 5) for tool in MODEL_COUNTERS]
-
-
-def test_what_they_raise_and_calls_of_no_model_are_reasons():
+def test_what_they_raise_is_a_reason():
     # No trace can take what it gives.
     odd = Calls(lambda *_: object())
     rows, (text,) = counted(odd, torch.ones(2))
     assert (rows, text.startswith("fvcore has no figures")) == ([], True)
     assert "RuntimeError" in text
-    none = model_copies.count(0, {}, 1)
-    slugs = [(slug, text.split()[0]) for slug, text in none[1]]
-    assert (none[0], slugs) == ([], [("flops-uncounted", tool) for tool in MODEL_COUNTERS])
-    with model_copies.given(functools.partial(nn.Identity(), torch.ones(2))):
-        with model_copies.given(print):
-            assert model_copies.count(0, {}, 1) == none
-        assert model_copies.count(0, {}, 1) == ([], [])

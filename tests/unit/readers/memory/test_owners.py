@@ -14,7 +14,7 @@ from profstack.readers.memory.owners import TensorBlocks
 from profstack.storage.vocabulary import OPTIMIZER
 from tests.support import memory_slices as by_hand
 from tests.support.engine import elsewhere
-from tests.support.memory_slices import BATCH, FLOAT, INPUT, LEARNED_B, WIDE, WIDTH, holders, owners
+from tests.support.memory_slices import FLOAT, INPUT, LEARNED_B, WIDE, WIDTH, holders, owners
 from tests.support.torch_slices import observe
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -87,26 +87,14 @@ class Planted(nn.Module):
         return self.lin(x) * factor
 
 
-def test_a_planted_temporary_comes_first_shared_parameters_once_and_batches_are_inputs():
-    first, batches = nn.Linear(WIDTH, WIDTH, bias=False), []
+def test_a_planted_temporary_comes_first_and_shared_parameters_once():
+    first = nn.Linear(WIDTH, WIDTH, bias=False)
     taken = observed(nn.Sequential(first, Planted(first)))
     rows, found = holders(taken), peaks(taken)
     assert rows[0] == ("temporaries", "Sequential.1", "aten::full", 0, 1, 16 * MIB)
     assert (found["Sequential.1"], found["Sequential.0"]) == (16 * MIB, INPUT)
     parameters = {path: size for kind, path, *_, size in rows if kind == "parameters"}
     assert parameters == {"Sequential.0": WIDTH * WIDTH * FLOAT}
-
-    def step():
-        # As those of the workers of a DataLoader: no allocator sees it.
-        storage = torch.UntypedStorage._new_shared(INPUT)
-        batch = torch.empty(0).set_(storage).view(BATCH, WIDTH)
-        first(batch).sum().backward()
-        batches[:] = [batch]
-
-    start, peak, _, end = owners(observe(step, 1, "detail"))["inputs"]
-    # The batch before it goes when the new one comes; of the moment both may be there.
-    assert start == end == INPUT
-    assert INPUT <= peak <= 2 * INPUT
 
 
 def test_a_script_that_trains_on_a_thread_of_its_own_is_told_why_there_is_nothing():

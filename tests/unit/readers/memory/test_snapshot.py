@@ -107,12 +107,9 @@ def test_without_a_history_what_is_alive_is_told_and_the_peak_is_not(written):
 
 def test_a_failed_allocation_is_told_with_its_place(written):
     value = snapshots.snapshot()
-    failed = {
-        "action": "oom", "device_free": 3 << 20, "size": 5 << 30, "stream": 0,
-        "time_us": 10**15, "frames": snapshots.STACKS["forward"],
-    }  # fmt: skip
-    trace = value["device_traces"][0]
-    trace += [failed, {**failed, "size": 6 << 30, "device_free": 7 << 20}]
+    failed = {"action": "oom", "device_free": 7 << 20, "size": 6 << 30, "time_us": 10**15 + 10**6}
+    failed["frames"] = snapshots.STACKS["forward"]
+    value["device_traces"][0] += [{**failed, "size": 5 << 30}, failed]
     (note,) = taken(written(value)).added["notes"]
     assert note["slug"] == "out-of-memory"
     expected = "2 times, the last time when 6.00 GiB were asked for at model.py:41 while the device"

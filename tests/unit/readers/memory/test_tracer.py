@@ -164,7 +164,7 @@ def ending():
     return tracer, told
 
 
-def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_a_defect_or_another(monkeypatch):
+def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_another(monkeypatch):
     assert 10**6 < memory_tracer.MOST_CALLS < 4 * 10**6
     file, names = str(Path(__file__).parent / "torch/_dynamo/convert_frame.py"), {}
     exec(compile("def compile_frame():\n    pass\n", file, "exec"), names)
@@ -173,14 +173,6 @@ def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_a_defect_or_anot
     names["compile_frame"]()
     assert (tracer.ended, told, sys.gettrace()) == (memory_tracer.COMPILES, [True], None)
     tracer.stop()
-    # A defect of our own ends the tracing and not the script.
-    broken, told_then = ending()
-    broken.start()
-    del broken.readings.times
-    assert hot(10) == 45
-    broken.stop()
-    assert isinstance(broken.error, AttributeError)
-    assert (told, told_then, sys.gettrace()) == ([True], [True], None)
     # Where no step is ever found it would go on for hours.
     monkeypatch.setattr(memory_tracer, "MOST_CALLS", 50)
     tracer, told = ending()

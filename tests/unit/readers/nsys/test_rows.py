@@ -3,7 +3,6 @@
 import json
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from profstack.readers.nsys import rows as nsys_rows
@@ -386,14 +385,6 @@ def test_stacks_by_their_functions_with_most_time_first(result):
     assert in_ns(rows["samples"], "symbol self_samples total_samples") == samples
 
 
-def curve_of(events):
-    address, size, freed = zip(*events, strict=True)
-    taken = np.where(freed, "freed", "allocated")
-    columns = {"t": range(5, 5 + len(events)), "device": 0, "kind": "device", "bytes": size}
-    frame = frame_of("memory", {**columns, "operation": taken, "address": address})
-    return in_ns(nsys_rows.memory_rows(Export("x", memory=frame), 5), "t_s bytes")
-
-
 def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
     # What was taken before the capture lowers nothing; one is given back unseen, and taken again.
     rows, _ = result("""
@@ -403,10 +394,16 @@ def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
     curve = [(0, 100), (100, 100), (200, 150), (400, 50), (500, 60)]
     wanted = [*(("cuda:0", "device", *point) for point in curve), ("cuda:0", "pinned", 300, 7)]
     assert in_ns(rows["memory"], "device kind t_s bytes") == wanted
+
+
+def test_a_long_curve_keeps_its_peaks():
     sizes = [1 + number % 97 for number in range(6_000)]
     sizes[2_500] = 10**6
+    columns = {"t": range(6_000), "device": 0, "kind": "device", "bytes": sizes}
+    frame = frame_of("memory", {**columns, "operation": "allocated", "address": 1})
     # Of equally long parts each has its highest, and of these the first; each replaces the last.
     edges = [at * 5_999 // (MOST_POINTS - 1) for at in range(MOST_POINTS)]
     parts = [(begin, sizes[begin:end]) for begin, end in pairwise(edges)]
     expected = [(at + part.index(max(part)), max(part)) for at, part in parts]
-    assert curve_of([(1, size, False) for size in sizes]) == [*expected, (5_999, sizes[-1])]
+    found = in_ns(nsys_rows.memory_rows(Export("x", memory=frame), 0), "t_s bytes")
+    assert found == [*expected, (5_999, sizes[-1])]

@@ -164,7 +164,6 @@ def test_a_real_step_has_its_functions_with_their_operators():
             known(count)
         for _ in numbers():
             pass
-        sum(each for each in numbers())
         model(torch.ones(4, 8)).pow(2).mean().backward()
         optimizer.step()
 
@@ -178,10 +177,8 @@ def test_a_real_step_has_its_functions_with_their_operators():
     # Torch cuts folders off for good where anything has profiled stacks before in this process.
     assert __file__.endswith(below["known",]["file"])
     # Generators are entered twice and once more to end.
-    calls = {("known",): 3, ("known", "aten::add"): 3, ("numbers",): 3}
+    calls = {("known",): 3, ("known", "aten::add"): 3, ("numbers",): 3, ("forward", "forward"): 2}
     calls |= {("known", "<built-in method ones of type>", "aten::ones"): 3}
-    calls |= {("<built-in function sum>", "<genexpr>", "numbers"): 3}
-    calls |= {("forward", "forward"): 2}
     assert {path: below[path]["calls"] for path in calls} == calls
     backward = {row["name"] for row in rows if row["name"].startswith("backward of ")}
     owners = ("Net", "Net.first", "Net.second", "(loss)", "(gradient accumulation)")
@@ -189,6 +186,4 @@ def test_a_real_step_has_its_functions_with_their_operators():
     # Neither profstack's functions nor torch's way to `forward` are nodes.
     names = {row["name"] for row in rows}
     assert not names & {"_wrapped_call_impl", "_call_impl", "is_dynamo_compiling"}
-    assert not any(name.startswith(("nn.Module: ", "profstack::")) for name in names)
     assert not any((row["file"] or "").startswith(PACKAGE) for row in rows)
-    assert {row["calls"] for row in rows if row["name"] == "observe"} == {0}
