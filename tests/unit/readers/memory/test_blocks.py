@@ -124,15 +124,14 @@ def device(monkeypatch):
 
 
 @cases(
-    "state scripts said problem",
-    ({}, (), ["all", "dump", None], ""),
+    "state scripts said",
+    ({}, (), ["all", "dump", None]),
     # A history of the script's own, or no device.
-    ({"recording": True}, (), [], ""),
-    ({"initialized": False}, (), [], ""),
-    # The script switches its own meanwhile.
-    ({}, (None,), ["all", None], "_record"),
+    ({"recording": True}, (), []),
+    ({"initialized": False}, (), []),
+    ({}, (None,), ["all", None]),
 )
-def test_a_history_is_written_where_it_is_ours(device, tmp_path, state, scripts, said, problem):
+def test_a_history_is_written_where_it_is_ours(device, tmp_path, state, scripts, said):
     vars(device).update(state)
     path, history = tmp_path / "snapshot.pickle", blocks.DeviceHistory()
     history.begin()
@@ -140,8 +139,8 @@ def test_a_history_is_written_where_it_is_ours(device, tmp_path, state, scripts,
         torch.cuda.memory._record_memory_history(enabled)
     written = "dump" in said
     assert (history.end(path), path.exists(), device.said) == (written, written, said)
-    assert [slug for slug, _ in history.problems] == ["no-snapshot"] * bool(problem)
-    assert problem in "".join(text for _, text in history.problems)
+    # The script switched its own meanwhile.
+    assert [slug for slug, _ in history.problems] == ["no-snapshot"] * bool(scripts)
     assert (torch._C._cuda_record_memory_history, history.end(path)) == (device.switch, False)
     # A forked child leaves the device alone.
     del device.said[:]

@@ -15,7 +15,7 @@ from profstack.errors import UsageError
 from profstack.readers.formats import Request
 from profstack.readers.memory import lines, mprof_file
 from tests.support.damage import CHANCE, damaged
-from tests.support.tables import cases
+from tests.support.tables import cases, of
 
 MIB = 1 << 20
 
@@ -98,17 +98,16 @@ CHILDREN = "CHLD 7 20.0 104.0\nCHLD 9 5.0 104.5\nCHLD 7 50.0 105.0\nCHLD 7 35.0 
 
 def test_children_are_apart(written):
     taken = mprof_file.take([written(NESTED + CHILDREN)], Request())
-    rows = {row["child"]: row for row in taken.added["mprof_children"]}
-    found = {name: (row["readings"], row["peak_bytes"]) for name, row in rows.items()}
-    assert found == {"process 7": (3, 50 * MIB), "process 9": (1, 5 * MIB)}
+    rows = [of(row, "child readings peak_bytes") for row in taken.added["mprof_children"]]
+    assert sorted(rows) == [["process 7", 3, 50 * MIB], ["process 9", 1, 5 * MIB]]
     assert len(taken.added["memory"]) == 3
 
 
 def test_marked_functions_have_growth_and_the_innermost_has_the_peak(written):
     taken = mprof_file.take([written(NESTED)], Request())
     rows = {row["function"]: row for row in taken.added["mprof_functions"]}
-    columns = ("calls", "wall_s", "grown_bytes", "largest_bytes", "at_peak")
-    assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
+    columns = "calls wall_s grown_bytes largest_bytes at_peak"
+    assert {name: tuple(of(row, columns)) for name, row in rows.items()} == {
         "a.outer": (1, 4.0, 30 * MIB, 30 * MIB, 0),
         "a.inner": (2, 2.25, 43 * MIB, 48 * MIB, 1),
         "a.brief": (1, 0.25, MIB, MIB, 0),

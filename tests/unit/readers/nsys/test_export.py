@@ -17,7 +17,6 @@ OTHER = 777
 SECRET = "s3cr3t-of-the-machine"
 THREADS = {"main": MAIN, "autograd": AUTOGRAD, "theirs": thread_of(OTHER, OTHER)}
 THREADS["secret"] = SECRET
-each_generation = pytest.mark.parametrize("generation", GENERATIONS)
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_what_is_missing_is_said_with_the_option_it_takes(path):
     assert [(each.begin_ns, each.end_ns) for each in (found, both)] == [(5, 9), (3, 30)]
 
 
-@each_generation
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_open_ranges_are_left_out_and_told(path, generation):
     still_open = "; ".join(f"range 120 None {name} style=start_end" for name in "dcbb")
     found = read(path, generation, f"step 1 10 90; step 2 100 None; {still_open}")
