@@ -4,7 +4,6 @@ import pytest
 
 from profstack.analysis import memory
 from profstack.code_owner import FACT
-from profstack.storage.vocabulary import OPTIMIZER
 from tests.support.cells import cell, cells
 from tests.support.recordings import module, module_times
 
@@ -71,25 +70,6 @@ def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     assert cell(found[1], "watch_share source calls reason") == (0.25, "y", None, None)
 
 
-def test_lines_by_module_add_up_to_the_line(run):
-    def part(number, module, calls, operator_s=0.006):
-        row = {**timed(number), "module_id": module, "calls": calls, "operator_s": operator_s}
-        return {key: value for key, value in row.items() if key != "source"}
-
-    parts = [part(5, None, 3, 0.0031), part(5, 2, 0, 0.0047), part(5, OPTIMIZER, 0, 0.0012)]
-    lost = [part(6, None, None), part(6, 2, 3)]
-    frames = {"lines": [timed(5, operator_s=0.009)], "module_lines": [*parts, *lost]}
-    run.torch([0.012] * 4, mode="lines", frames=frames)
-    recorded = run.recorded()
-    found = memory.module_lines(recorded, recorded.select("torch", (("lines",),)))
-    by_line = {n: [row for row in found if row["line"] == n] for n in (5, 6)}
-    five = {row["module"]: cell(row, "operator_s calls") for row in by_line[5]}
-    parts = {None: (0.0031, 0.75), "Net.fc": (0.0047, 0), "(optimizer)": (0.0012, 0)}
-    assert five == {name: (near(time / 4), calls) for name, (time, calls) in parts.items()}
-    assert sum(times[0] for times in five.values()) == near(lines_of(run)[0]["operator_s"])
-    assert cells(by_line[6], "calls") == [(None,)] * 2
-
-
 def test_the_allocator_goes_before_the_growth_over_calls(run):
     def of_modules():
         recorded = run.recorded()
@@ -98,12 +78,10 @@ def test_the_allocator_goes_before_the_growth_over_calls(run):
     rows = [{"module_id": 1, "host_net_bytes": 8192, "device_net_bytes": 512}]
     rows[0]["device_peak_bytes"] = 65536
     rows.append({"module_id": 1, "host_net_bytes": 100, "device_peak_bytes": 70000})
-    rows.append({"module_id": 2, "device_net_bytes": 300})
     memory_slice(run, "lines", module_memory=[{"calls": 1, **row} for row in rows])
     found, sources = of_modules()
     device = {"device_net_bytes": 256, "device_peak_bytes": 70000}
     assert found[1] == {"host_net_bytes": 4146, **device}
-    assert found[2] == {"host_net_bytes": None, "device_net_bytes": 150}
     assert "malloc" in sources["modules.host_net_bytes"]
     times = {"module_times": [module_times(1, 1, 0.5, host_net_bytes=600)]}
     for peak, more in ((240, times), (190, {})):
@@ -147,5 +125,3 @@ def test_the_step_with_the_highest_peak_counts_whole(run):
     assert [row["share"] for row in rows] == [row["bytes"] / 1050 for row in rows]
     # Work outside modules, of no module, and of an unknown kind has no owner.
     assert memory.peak_facts(recorded) == (1050, near(900 / 1050))
-    names = "memory_owners.start_bytes memory_owners.peak_bytes peak_holders.bytes"
-    assert set(memory.peak_sources(recorded)) == {*names.split()}

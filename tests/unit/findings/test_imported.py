@@ -20,7 +20,6 @@ def report(tables=None, layer_tables=None, warnings=(), watch=None):
 
 
 READ = function("<method 'read' of '_io.FileIO' objects>", 6.0, 6.0, "~", 0, calls=1200.0)
-LIBRARY = function("pad", 5.0, 7.0, "/x/site-packages/torch/nn/functional.py", 40, calls=1.0)
 MAIN = [function("<module>", 1.0, 20.0, line=1), function("main", 0.5, 19.0, line=2)]
 
 
@@ -56,12 +55,6 @@ LOAD = "/home/u/data.py:33(load)"
                 "its 1.20 k calls."
             ),
         ),
-        # A library's function is no part of the script, whatever it takes with its callees.
-        (
-            [*MAIN, LIBRARY, function("startup", 90.0, 90.0, phase="startup")],
-            [],
-            "77 % of the profiled 6.50 s is pad (functional.py:40) itself, in its one call.",
-        ),
         ([], [], None),
     ],
 )
@@ -87,8 +80,6 @@ def test_samples_name_function_line_and_thread():
         "35 % of the sampled 42.0 s is linear (functional.py) itself; the script's heaviest line "
         "is train.py:9 with 45 %. They are of 2 threads, most of main with 80 %."
     )
-    words = answer(report({"watch": rows[2:]}, watch={"watched_s": 42.0}))
-    assert words == "35 % of the sampled 42.0 s is linear (functional.py) itself."
 
 
 MIB = 1 << 20
@@ -96,10 +87,6 @@ MIB = 1 << 20
 
 def reading(t_s, mib):
     return {"t_s": t_s, "rss_bytes": None if mib is None else mib * MIB}
-
-
-def child(mib):
-    return {"peak_bytes": mib * MIB}
 
 
 @pytest.mark.parametrize(
@@ -110,12 +97,9 @@ def test_readings_name_the_peak_and_what_ran_then(layers, words):
     rows = [reading(0.0, 10), reading(2.0, 64), reading(3.0, None), reading(9.0, 20)]
     expected = f"The process held at most 64.0 MiB, 2.00 s after the first reading{words}; at the "
     assert answer(report({"memory": rows}, layers)) == f"{expected}end it held 20.0 MiB."
-    for children, said in (
-        ([child(5)], "A child process held up to 5.00 MiB beside it."),
-        ([child(5), child(8)], "Of 2 child processes one held up to 8.00 MiB beside it."),
-    ):
-        found = answer(report({"memory": rows}, {**layers, "mprof_children": children}))
-        assert found.endswith(said)
+    children = [{"peak_bytes": mib * MIB} for mib in (5, 8)]
+    found = answer(report({"memory": rows}, {**layers, "mprof_children": children}))
+    assert found.endswith("Of 2 child processes one held up to 8.00 MiB beside it.")
 
 
 def line(device, mib, file="/home/u/model.py", number=41.0, part="taken in forward"):
@@ -138,12 +122,6 @@ def test_a_snapshot_names_the_fullest_device_its_owner_and_its_gaps():
         found = answer(report({}, {"snapshot_lines": lines, "snapshot_segments": segments}))
         assert found.startswith(f"{held}forward.{words}")
         assert found.endswith("gaps between blocks." if words else "forward.")
-    failed = {"slug": "out-of-memory", "text": "cuda:1 ran out of memory"}
-    found = answer(report({}, {"snapshot_lines": lines}, [failed]))
-    assert found.startswith(f"cuda:1 ran out of memory. {held}")
-    lines = [line("cuda:0", 3, None, None), line("cuda:0", 1)]
-    found = answer(report({}, {"snapshot_lines": lines}))
-    assert found.endswith("75 % of it from code without a Python stack.")
 
 
 def test_a_trace_says_how_long_its_steps_took_and_what_was_largest():
@@ -164,6 +142,4 @@ def test_a_trace_says_how_long_its_steps_took_and_what_was_largest():
     )
     kernel = "The largest kernel is gemm, with 90 % of the kernels' time. "
     assert answer(made) == begin + kernel + parts
-    made["tables"] |= {"kernels": [], "steps": []}
-    assert answer(made) == f"In a.json, b.json no steps were found; {slowed}{parts}"
     assert answer({**made, "script": "train.py"}) is None
