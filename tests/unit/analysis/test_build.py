@@ -91,11 +91,7 @@ def test_items_per_second_need_a_model_that_is_called_once_a_step(run, calls):
     times = [made.module_times(1, round(100 * calls), 0.1), made.module_times(2, 900, 0.1)]
     run.torch([0.012] * 100, frames={"module_times": times})
     run.writer.replace("modules", [made.module(1, "Net"), made.module(2, "Net.fc", 1)])
-    run.writer.facts({"remedy": "remove it"})
-    report = run.finish(run={"script": "torchrun"})
-    assert report["warnings"][0] == {"slug": "undefined-profile", "text": "remove it"}
-    mark, is_more = report["benchmark"], calls > 1.05
-    assert len(texts(report, "launcher")) == 1
+    mark, is_more = run.finish()["benchmark"], calls > 1.05
     assert mark["items_per_s"] == (None if is_more else pytest.approx(3200))
     told = [text for text in mark["warnings"] if "items per second" in text]
     assert [f"{calls:.3g} times" in text for text in told] == [True] * is_more

@@ -95,16 +95,12 @@ def test_where_the_warmup_ends(tmp_path):
     assert (clean.warmup_steps, clean.warm_from, numbers) == (3, 12, list(range(12, 42)))
 
 
-def changed_work(run, after, *more):
-    late = {"number": 3}
-    parts = [("clean", (20, 0.02, 1)), ("torch", [0.03] * 4), ("clean", (20, 0.02, 2))]
-    parts += [("watch", (100, 0.02, 3), late), ("watch", (300, after, 4), late), *more]
-    return made(run, *parts)
-
-
 @pytest.mark.parametrize("more", [(), (("clean", (20, 0.01, 5)),)])
 def test_faster_steps_after_the_last_layer_are_changed_work(run, more):
-    clean, numbers, _ = changed_work(run, 0.01, *more)
+    late = {"number": 3}
+    parts = [("clean", (20, 0.02, 1)), ("torch", [0.03] * 4), ("clean", (20, 0.02, 2))]
+    parts += [("watch", (100, 0.02, 3), late), ("watch", (300, 0.01, 4), late), *more]
+    clean, numbers, _ = made(run, *parts)
     assert numbers == [*range(20), *range(24, 44)]
     assert clean.median_s == pytest.approx(0.02, rel=0.01)
     (text,) = (row["text"] for row in clean.warnings if row["slug"] == "work-changed")

@@ -101,10 +101,6 @@ ALONE = ["profstack", "run", "--layers"]
 WHOLE = ["profstack", "run", "--step-by", "none", "--layers"]
 
 
-def command_of(row):
-    return row["command"] and shlex.split(row["command"])
-
-
 @pytest.mark.parametrize(("name", "others", "rounds", "command"), [
     ("memory", {"torch": "empty"}, 1, ALONE), ("cprofile", {"flops": "recorded"}, 1, WHOLE),
     # The same again would do the same.
@@ -116,4 +112,4 @@ def test_an_empty_layer_has_a_command_that_fills_it(run, name, others, rounds, c
         run.clean(2, number=1)
     row = layers_of(run, **others, **{name: "empty"})[name]
     assert "after 3 steps" in row["reason"]
-    assert command_of(row) == (command and [*command, name, *ARGV])
+    assert (row["command"] and shlex.split(row["command"])) == (command and [*command, name, *ARGV])

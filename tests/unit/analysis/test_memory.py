@@ -46,12 +46,6 @@ def timed(number, file=TRAIN, **values):
     return {"file": file, "line": number, "source": "x", "calls": 3, **times, **values}
 
 
-def lines_of(run, watched=None):
-    recorded = run.recorded()
-    traced = recorded.select("torch", (("lines",),))
-    return memory.lines(recorded, traced, memory.memory_lines(recorded), watched or {})
-
-
 def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     monkeypatch.setenv("HOME", "/home/u")
     run.writer.facts({FACT: HOME})
@@ -60,7 +54,9 @@ def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     run.torch([0.012] * 2, mode="lines", frames={"lines": rows})
     again = [timed(5, operator_s=0.001), timed(9, calls=4)]
     run.torch([0.012] * 3, mode="lines", frames={"lines": again})
-    found = lines_of(run, {(TRAIN, 7): {"watch_share": 0.25, "source": "y"}})
+    recorded, watched = run.recorded(), {(TRAIN, 7): {"watch_share": 0.25, "source": "y"}}
+    traced = recorded.select("torch", (("lines",),))
+    found = memory.lines(recorded, traced, memory.memory_lines(recorded), watched)
     own = [("~/app/train.py", line, True) for line in (5, 7, 9)]
     assert cells(found, "file line own") == [*own, ("/opt/python/lib.py", 2, False)]
     sums = (7 / 5, 0.012 / 5, 0.0012, 0.0009, 0.006)

@@ -9,7 +9,6 @@ from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.flops import SHAPES, counted, of_record
 from profstack.analysis.layers import probe_effects, select
 from profstack.analysis.modules import modules
-from profstack.storage.vocabulary import OTHER_WORK
 from tests.support.cells import cell
 from tests.support.recordings import CLEAN_S, TORCH_S, Run, by, module, module_times, operator
 
@@ -150,9 +149,6 @@ def test_float32_has_the_roof_of_what_it_is_multiplied_as(tmp_path, name, facts,
     for point in found["points"]:
         share = near(point["flop_per_s"] / known[dtype])
         assert cell(point, "dtype share_of_peak") == (dtype, share)
-    # Where there is no such peak, as on a CPU, it is float32 whatever is said.
-    alone = recorded(tmp_path / "cpu", rows, {"tf32_products": True}, name)
-    assert {row["dtype"] for row in alone["mfu"]} == {"float32"}
 
 
 def test_more_than_the_peak_is_no_share_of_it(tmp_path):
@@ -160,10 +156,6 @@ def test_more_than_the_peak_is_no_share_of_it(tmp_path):
     (mfu,), step = found["mfu"], found["by_name"]["step"]
     assert (mfu["value"], "more than the measured peak" in mfu["warning"]) == (None, True)
     assert (step["share_of_peak"], "wrong" in step["reason"]) == (None, True)
-    how = f"product; {OTHER_WORK} (this had 50 % of it): it may be more"
-    rate = {"dtype": "float32", "value": 20e9, "source": "measured", "how": how}
-    (mfu,) = recorded(tmp_path / "busy", ROWS, flop=[rate])["mfu"]
-    assert (mfu["value"], "while other work ran" in mfu["warning"]) == (near(0.4), True)
 
 
 def test_what_else_times_and_bounds_rest_on(tmp_path):

@@ -142,17 +142,6 @@ def test_waiting_for_a_core_widens_the_interval_and_is_said():
     assert calm["inequalities"] == []
 
 
-def test_a_change_of_the_run_alone_is_the_answer():
-    rng = random.Random(3)
-    after = side("b", *noisy(rng, 1, 3, 0.004), run={**RUN, "evaluation": 2.5})
-    verdict = compare(side("a", *noisy(rng, 1, 3, 0.004)), after)["verdict"]
-    assert (verdict["figure"], verdict["slug"]) == ("run", "slower")
-    assert verdict["sentence"].startswith("run 8.8 -> 11.3 s (+28 %")
-    assert "evaluation +2.5" in verdict["sentence"]
-    assert "train.py:4" in verdict["sentence"]
-    assert "the step is the same (2.9" in verdict["sentence"]
-
-
 def _tables(name, columns, *figures, **same):
     """Tables of a report of which one has these rows."""
     return {"tables": {**_MADE["tables"], name: rows(name, columns, *figures, **same)}}
@@ -213,14 +202,6 @@ def test_a_finding_that_comes_or_goes_with_a_part_is_its_cause(forward):
         (4, f"the optimizer goes through its tensors operator by operator{gone}")]  # fmt: skip
     # One cause for one thing.
     assert causes["run", "waiting for data"] == [line]
-
-
-@pytest.mark.parametrize(("slug", "cause"), [("data-starved", (3, None)), ("padding", None)])
-def test_a_finding_on_a_cost_is_the_place_where_none_is_known(slug, cause):
-    before = steady("a", **_with_findings())
-    after = steady("b", parts=SLOW, **_with_findings((slug, 3)))
-    causes = _causes(compare(before, after))["step", "data wait"]
-    assert causes == [each for each in [cause] if each]
 
 
 def test_lines_of_a_block_are_one_place_with_its_head():
@@ -352,19 +333,6 @@ def test_a_recording_without_a_figure_counts_in_no_mean_of_it():
     assert told["mm"]["reason"] is None
     told = {each["key"]: each["change"] for each in _table(found, "times")["rows"]}
     assert told["step"]["after"] == pytest.approx(2.98 / 3 * sum(PARTS.values()))
-
-
-def test_rows_of_a_table_leave_out_their_own_extremes():
-    # The outlier is in the recording with the middle step.
-    times = (4e-4, 4.1e-4, 9e-3, 4.2e-4, 4.3e-4, 4.4e-4)
-    scales = (0.97, 0.98, 1.0, 1.01, 1.02, 1.03)
-    before, after = side("a", *scales), side("b", *scales)
-    for report, seconds in zip(before.reports, times, strict=True):
-        report["tables"] = _operators(("mm", "", 2.0, seconds))
-    for report in after.reports:
-        report["tables"] = _operators(("mm", "", 2.0, 9e-4))
-    change = _table(compare(before, after), "operators")["rows"][0]["change"]
-    assert (change["before"], change["beyond_noise"]) == (pytest.approx(4.25e-4), True)
 
 
 def test_a_single_process_of_a_benchmark_has_the_median_of_its_report():

@@ -172,7 +172,6 @@ def test_a_broken_rule_points_at_the_largest_part_in_its_direction():
     assert judged("step > 50%", report(1.2), parts=parts)["file"] is None
     found = judged("module:head > 5%", report(1.2), module_place={"Net.head": ("/a/n.py", 7)}.get)
     assert (found["file"], found["line"]) == ("/a/n.py", 7)
-    assert "n.py:7" in found["text"]
     new = {"kind": "finding", "status": "new", "file": "/app/a.py", "line": 5}
     findings = [{**new, "status": "gone", "line": 4}, {**new, "kind": "warning"}, new]
     assert judged("findings > 2", report(findings=3), findings=findings)["line"] == 5

@@ -84,7 +84,6 @@ def test_lines_are_followed_to_their_place_on_the_other_side():
         place = sources.line(PATHS[0], _line(BEFORE, part))
         assert place == (PATHS[1], _line(AFTER, part)), part
     assert sources.line(PATHS[0], _line(BEFORE, "sqrt")) is None
-    assert sources.line("/old/unknown.py", 3) is None
     # Without the texts nothing is known of moves.
     assert _sources("", "").line(PATHS[0], 7) == (PATHS[1], 7)
 

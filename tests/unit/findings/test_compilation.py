@@ -146,17 +146,13 @@ def runs(frame, calls):
     return {"path": f"Torch-Compiled Region: {frame}/1", "calls": calls, "source": "torch"}
 
 
-def broken(reason, stack):
-    return {"reason": reason, "stack": json.dumps(stack)}
-
-
 def test_a_break_in_code_that_runs_is_told_at_the_users_line(made):
     made.compile(0)
     made.compile(0, name="torch_dynamo_resume_in_f_at_9", compile_id="1/0")
     made.compile(0, name="g", compile_id="2/0")
     other = [[TRAIN, 3, "torch_dynamo_resume_in_f_at_9"], [TRAIN, 12, "late"]]
     stacks = [other, IN_F, IN_F, [[TRAIN, 40, "g"]], [["/lib/x.py", 4, "y"]]]
-    made.breaks = [broken(PRINT, stack) for stack in stacks]
+    made.breaks = [{"reason": PRINT, "stack": json.dumps(stack)} for stack in stacks]
     regions = [runs(0, 1.5), runs(1, 2.0), runs(0, 0.25), runs(3, 9.0)]
     (told,) = made.told(parts=TORCH, regions=regions)
     assert of(told, "file line gain_s severity") == [TRAIN, 9, None, "medium"]

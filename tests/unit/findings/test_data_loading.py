@@ -69,7 +69,6 @@ def test_times_of_processes_are_of_a_mean_step_and_loading_of_the_median():
     known = {"step_s": 25, "workers": 3, "worker_cpu_s": 45}
     for changes, *expected in (
         (means | known, 12 * MS, 2 * MS, 3, 1.0),
-        (means | {"no_core_s": 24, "workers": 3}, 12 * MS, 4 * MS, 3, 1.0),
         (means | {"workers": 0, "ranges": ((3.0, 9),)}, 12 * MS, 0.0, 0, 3.0),
         ({"cpu_s": 1.0}, None, 0.0, 0, 1.0),
     ):
@@ -135,24 +134,19 @@ def loads(calls, lines=(), **times):
     return made.report_of(functions=[*rows.values()], calls=edges, lines=texts)
 
 
-def told_in(report):
-    """The functions that are told, their names, the line of each, and the words."""
-    rows = loading_functions(report, 0.005)
-    lines = [each.evidence.get("heaviest_line") for each in rows]
-    return rows, [each.row["name"] for each in rows], lines, data_loading.most_of_it(rows)
-
-
 def test_functions_below_the_loader_are_named_by_what_they_take_and_call():
     times = {"item": (0.6, 9.8), "jitter": (6.7, 6.7), "rotate": (2.5, 2.5)}
     calls = "next item 9.8, item jitter 6.7, item rotate 2.5, rotate rotate 2.4"
-    rows, names, lines, words = told_in(loads(calls, {9: 0.5, 13: 6.2, 22: 2.4, 35: 0.6}, **times))
-    assert names == ["jitter", "__getitem__", "rotate"]
+    report = loads(calls, {9: 0.5, 13: 6.2, 22: 2.4, 35: 0.6}, **times)
+    rows = loading_functions(report, 0.005)
+    assert [each.row["name"] for each in rows] == ["jitter", "__getitem__", "rotate"]
     assert [each.share for each in rows] == near(0.67, 0.98, 0.25)
     found = of(rows[0].evidence, "clean_s loading_share called_from text link")
     assert found == near(0.00335, 0.67, "__getitem__", "line 13", f"python/{TRAIN}:8:jitter")
-    assert words == "Most of it is jitter (train.py:8), called from __getitem__."
+    words = "Most of it is jitter (train.py:8), called from __getitem__."
+    assert data_loading.most_of_it(rows) == words
     # The line of a function that is mostly in others of the user's would be blamed for theirs.
-    assert lines == [13, None, 22]
+    assert [each.evidence.get("heaviest_line") for each in rows] == [13, None, 22]
 
 
 # The loader has four fifths of the wait: a quarter of the step is enough.

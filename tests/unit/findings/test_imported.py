@@ -5,17 +5,17 @@ import pytest
 from profstack.findings.imported import answer
 
 
-def function(name, self_s, total_s, file="/home/u/train.py", line=5, calls=2.0, phase="step"):
+def function(name, self_s, total_s, file="/home/u/train.py", line=5, calls=2.0):
     return {
-        "phase": phase, "file": file, "line": line, "name": name, "own": None, "calls": calls,
+        "phase": "step", "file": file, "line": line, "name": name, "own": None, "calls": calls,
         "self_s": self_s, "total_s": total_s,
     }  # fmt: skip
 
 
-def report(tables=None, layer_tables=None, warnings=(), watch=None):
+def report(tables=None, layer_tables=None):
     known = {name: [] for name in ("functions", "calls", "watch", "lines", "memory")}
     layers = [{"name": name, "rows": rows} for name, rows in (layer_tables or {}).items()]
-    made = {"layer_tables": layers, "warnings": list(warnings), "watch": watch}
+    made = {"layer_tables": layers, "warnings": [], "watch": None}
     return made | {"tables": known | (tables or {})}
 
 
@@ -62,50 +62,13 @@ def test_the_function_with_most_time_is_named_with_its_caller(functions, calls, 
     assert answer(report({"functions": functions, "calls": calls})) == words
 
 
-def sampled(name, own, whole, file="train.py"):
-    return {"file": file, "line": None, "name": name, "self_share": own, "total_share": whole}
-
-
-def test_samples_name_function_line_and_thread():
-    rows = [
-        sampled("main", 0.0, 0.8, "<thread>"), sampled("loader", 0.0, 0.2, "<thread>"),
-        sampled("linear", 0.35, 0.4, "torch/nn/functional.py"), sampled("forward", 0.2, 0.7),
-    ]  # fmt: skip
-    lines = [
-        {"file": "train.py", "line": number, "watch_share": share}
-        for number, share in ((7, 0.3), (9, 0.45), (11, None))
-    ]
-    words = answer(report({"watch": rows, "lines": lines}, watch={"watched_s": 42.0}))
-    assert words == (
-        "35 % of the sampled 42.0 s is linear (functional.py) itself; the script's heaviest line "
-        "is train.py:9 with 45 %. They are of 2 threads, most of main with 80 %."
-    )
-
-
 MIB = 1 << 20
 
 
-def reading(t_s, mib):
-    return {"t_s": t_s, "rss_bytes": None if mib is None else mib * MIB}
-
-
-@pytest.mark.parametrize(
-    ("layers", "words"),
-    [({}, ""), ({"mprof_functions": [{"function": "load", "at_peak": 1}]}, ", inside load")],
-)
-def test_readings_name_the_peak_and_what_ran_then(layers, words):
-    rows = [reading(0.0, 10), reading(2.0, 64), reading(3.0, None), reading(9.0, 20)]
-    expected = f"The process held at most 64.0 MiB, 2.00 s after the first reading{words}; at the "
-    assert answer(report({"memory": rows}, layers)) == f"{expected}end it held 20.0 MiB."
-    children = [{"peak_bytes": mib * MIB} for mib in (5, 8)]
-    found = answer(report({"memory": rows}, {**layers, "mprof_children": children}))
-    assert found.endswith("Of 2 child processes one held up to 8.00 MiB beside it.")
-
-
-def line(device, mib, file="/home/u/model.py", number=41.0, part="taken in forward"):
+def line(device, mib, number=41.0, part="taken in forward"):
     return {
-        "device": device, "file": file, "line": number, "function": "attend", "part": part,
-        "peak_bytes": mib * MIB,
+        "device": device, "file": "/home/u/model.py", "line": number, "function": "attend",
+        "part": part, "peak_bytes": mib * MIB,
     }  # fmt: skip
 
 

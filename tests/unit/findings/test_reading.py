@@ -35,14 +35,6 @@ def test_a_finding_has_its_rules_slug_its_place_and_a_gain_or_a_reason_why_not()
     with pytest.raises(ValueError, match="memory-growth"):
         told(gain_s=None)
 
-    @reading.family
-    def family(recorded, report, step_s):
-        yield told(gain_s=step_s)
-
-    for step_s, asked in ((0.02, 1), (0.0, 0), (None, 0)):
-        gains = [each["gain_s"] for each in family(None, report_of(step_s=step_s))]
-        assert gains == [step_s] * asked
-
 
 def test_findings_are_bounded_in_order_and_in_calibrated_time():
     # A fifth of 4 s, and a twentieth.

@@ -67,22 +67,12 @@ def test_without_the_torch_layer_the_watchs_samples_divide_the_step():
         assert by_name(bar, "is") == {name: wait_is.get(name, "sampled") for name in expected}
 
 
-LINES = [("Net", 4, 9.0), (None, 7, 1.0), (None, 9, 2.0), ("(outside modules)", 9, 1.4)]
-LINES += [(None, 8, 2.2)]
-
-
-def test_notes_and_links_say_what_parts_are():
-    # The wait has one time, in the bar and in its row.
+def test_the_wait_has_one_time_and_parts_have_links():
     report = made_report(modules=[{"path": "(wait)", "calibrated_s": 1.3 * MS}])
     report["step_bar"] = bar_of(cut_of(), report=report)
     step_bar.align_wait(report)
     waits = [part["seconds"] for part in report["step_bar"]["parts"] if part["name"] == BEFORE]
     assert [report["tables"]["modules"][0]["calibrated_s"]] == waits != [1.3 * MS]
-    # Much that is other is named by its lines, where two of them have half of it.
-    lines = rows_of("module line operator_s", *LINES, file="/app/train.py")
-    for other, is_told in ((0.05, True), (0.049, False), (0.09, True)):
-        note = bar_of(cut_of(other=other), report=made_report(module_lines=lines))["note"]
-        assert (note or "").endswith("train.py:9 and train.py:8") is is_told is (note is not None)
     paths = [("Small", 0, 9, 1.0), ("Net", 0, 9, 2.0), ("Free", 0, 0, 5.0), ("Net.fc", 1, 9, 9.0)]
     paths += [(path, 0, None, 9000.0) for path in ("(wait)", "(optimizer)", "(loss)")]
     modules = rows_of("path depth parameters forward_s", *paths)

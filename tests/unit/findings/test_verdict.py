@@ -41,7 +41,6 @@ def shares(**known):
     "python 0 python=.4; balanced .001 python=.399; launch 0 launch=.4; balanced .001 launch=.399",
     "compute 0 compute=.4; memory 0 memory=.4; balanced .001 io=.299; balanced .001 memory=.399",
     "balanced .001 communication=.299; balanced .001 compute=.399",
-    "python .051 python=.5,compute=.449",
 )
 def test_the_largest_share_beyond_its_threshold_is_the_verdict(slug, margin, known):
     slug = slug if slug == "balanced" else f"{slug}-bound"
@@ -73,19 +72,12 @@ def cut_of(**changes):
 
 
 BOUNDS = {"compute_s": 2 * MS, "memory_s": 1 * MS, "overhead_s": 0.5 * MS, "unknown_s": 0.25 * MS}
-
-
-def roofline(**changes):
-    points = [("step", "step", None, 9 * MS), ("operator", "aten::mm in Net", "compute", 1 * MS)]
-    points += [("operator", "aten::bmm in Net", "compute", 2 * MS)]
-    points += [("module", "Net", "compute", 8 * MS), ("operator", "aten::add in Net", "memory", MS)]
-    same = {"moved_bytes": 18e6, "flop_per_s": 4e9, "dtype": "float32"}
-    points = rows_of("kind name bound seconds", *points, **same)
-    mfu = rows_of("source value", ("stated", 0.1), ("measured", 0.4))
-    return {"points": points, "mfu": mfu, "bounds": BOUNDS, **changes}
-
-
-ROOFLINE = roofline()
+POINTS = [("step", "step", None, 9 * MS), ("operator", "aten::mm in Net", "compute", 1 * MS)]
+POINTS += [("operator", "aten::bmm in Net", "compute", 2 * MS)]
+POINTS += [("module", "Net", "compute", 8 * MS), ("operator", "aten::add in Net", "memory", MS)]
+SAME = {"moved_bytes": 18e6, "flop_per_s": 4e9, "dtype": "float32"}
+ROOFLINE = {"points": rows_of("kind name bound seconds", *POINTS, **SAME), "bounds": BOUNDS}
+ROOFLINE["mfu"] = rows_of("source value", ("stated", 0.1), ("measured", 0.4))
 
 
 def measured(cut, device=None, lines=ROOFLINE, **tables):
@@ -116,17 +108,13 @@ def test_on_the_host_the_measures_are_the_cuts_shares():
     assert (found.pop("input").share, {each.reason for each in found.values()}) == (0.4, {"why"})
 
 
-def device_of(data_wait, host_late):
-    return DeviceCut(data_wait, host_late, {}, 0.07, "nccl")
-
-
 @cases("data io python launch changes",
        # Of the host's work without waits, 0.9, a third is Python.
        ".1 0 .1 .2 io=0.,idle=.03,in_waits=.02; .06 .04 .15 .15 io=.04,python=.455",
        "0 .25 .075 .075 io=.25,python=.35; 0 .4 0 0 io=.9,python=.35",
        ".1 None .3 0 io=None,python=.95; .1 0 0 .3 io=0.,wait=1.")  # fmt: skip
 def test_on_a_device_idle_time_is_divided_as_the_hosts_time(data, io, python, launch, changes):
-    found = measured(cut_of(**changes), device_of(0.1, 0.3))
+    found = measured(cut_of(**changes), DeviceCut(0.1, 0.3, {}, 0.07, "nccl"))
     known = {"input": data, "io": io, "python": python, "launch": launch, "communication": 0.07}
     shares = {name: each.share for name, each in found.items()}
     assert shares == pytest.approx(known | {"compute": 0.2, "memory": 0.1})

@@ -65,7 +65,6 @@ def test_the_rate_and_its_share_of_the_peak_or_why_there_is_none():
     point = {"kind": "step", "flop": 3.0, "flop_per_s": None, "reason": "another step"}
     for changes, *known in (
         ({}, flop, near(rate), "no peak was measured"),
-        ({"mfu": [_share(None), _share(None, warning="above it")]}, flop, near(rate), "above it"),
         ({"points": [{"kind": "module"}, point]}, flop, None, "another step"),
     ):
         report["roofline"] = none | changes

@@ -143,10 +143,9 @@ def test_the_first_findings_and_two_warnings_end_a_run():
     assert ("3. title 4" in printed, "title 5" in printed, "zzz" in printed) == (True, False, False)
     assert "2 more findings: profstack show --findings" in printed
     report["benchmark"]["warnings"] = []
-    for count, more in ((2, []), (3, ["1 more warning:"]), (4, ["2 more warnings:"])):
-        report["warnings"] = [{"slug": "x", "text": f"w{at}; and so on."} for at in range(count)]
-        told = [line for line in lines(report) if "warning" in line]
-        assert told == ["warning: w0", "warning: w1", *(f"{n} profstack show" for n in more)]
+    report["warnings"] = [{"slug": "x", "text": f"w{at}; and so on."} for at in range(4)]
+    told = [line for line in lines(report) if "warning" in line]
+    assert told == ["warning: w0", "warning: w1", "2 more warnings: profstack show"]
 
 
 def cells(report, begins, width=160):

@@ -129,11 +129,8 @@ def test_an_import_has_a_line_with_its_medians():
     whole = "nsys: the whole capture (190 ms, no step range) of out.sqlite"
     assert module.nsys_line(_import(steps=0)).startswith(whole)
     modules = [(3.0, None), (None, None), (2.0, "1 ms against 3 ms")]
-    for some, words in (
-        (modules, "; differs from the torch layer in 1 of 3 modules"),
-        (modules[:1], "; agrees with the torch layer in 1 module"), (modules[1:2], ""),
-    ):  # fmt: skip
-        assert module.nsys_line(_import([], some)) == told + words
+    words = "; differs from the torch layer in 1 of 3 modules"
+    assert module.nsys_line(_import([], modules)) == told + words
     # A step has the kernels of all its devices.
     steps = [(at, device, 10 * at + 3, 0.001 * at, 0.01) for at in (1, 2, 4) for device in "01"]
     known = "; 46 kernels a step; no kernel for 2.00 ms of 10.0 ms, on each of 2 devices"
