@@ -121,6 +121,17 @@ def test_clean_steps_of_other_inputs_are_not_those_that_were_counted(run, batch,
     assert flops.unlike_clean(recorded, clean, None) is None
 
 
+# Up to a fifth between the quartiles, of which the upper one is the third size.
+@pytest.mark.parametrize(("largest", "varies"), [(48, False), (49, True)])
+def test_compiled_steps_of_varying_inputs_have_no_rate(run, largest, varies):
+    compiled = count(SHAPES, None, 3, operator="CompiledFxGraph xyz")
+    detail(run, count(SHAPES, 1000, 3), compiled, batch=40)
+    run.clean(12, batches={at: (40, 40, largest)[at % 3] for at in range(12)})
+    recorded = run.recorded()
+    why = flops.unlike_clean(recorded, clean_steps(recorded), record_in(run))
+    assert ("differ in size" in (why or "")) is varies
+
+
 def test_a_disagreement_names_the_operators_and_the_amounts(run):
     attention = count(OF_RECORD, 500, 2, operator="aten._scaled_dot_product_attention")
     counting(run, count(OF_RECORD, 1000, 3), attention)

@@ -4,6 +4,7 @@ import pytest
 
 from profstack.analysis import memory
 from profstack.code_owner import FACT
+from profstack.storage.vocabulary import OPTIMIZER
 from tests.support.cells import cell, cells
 from tests.support.recordings import module, module_times
 
@@ -64,6 +65,18 @@ def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     expected = (None, "it ran too often", near(0.007 / 5))
     assert cell(found[0], "calls reason operator_s") == expected
     assert cell(found[1], "watch_share source calls reason") == (0.25, "y", None, None)
+
+
+def test_lines_by_module_have_their_parts_of_the_line_per_step(run):
+    parts = {None: (3, 0.0031), 2: (0, 0.0047), OPTIMIZER: (0, 0.0012)}
+    rows = [timed(5, module_id=at, calls=n, operator_s=s) for at, (n, s) in parts.items()]
+    rows = [{name: row[name] for name in row if name != "source"} for row in rows]
+    run.torch([0.012] * 4, mode="lines", frames={"module_lines": rows})
+    recorded = run.recorded()
+    found = memory.module_lines(recorded, recorded.select("torch", (("lines",),)))
+    times = {row["module"]: (row["operator_s"], row["calls"]) for row in found}
+    expected = {None: (0.0031 / 4, 0.75), "Net.fc": (0.0047 / 4, 0), "(optimizer)": (0.0003, 0)}
+    assert times == {module: near(figures) for module, figures in expected.items()}
 
 
 def test_the_allocator_goes_before_the_growth_over_calls(run):

@@ -335,6 +335,19 @@ def test_a_recording_without_a_figure_counts_in_no_mean_of_it():
     assert told["step"]["after"] == pytest.approx(2.98 / 3 * sum(PARTS.values()))
 
 
+def test_rows_of_a_table_leave_out_their_own_extremes():
+    # The outlier is in the recording with the middle step.
+    times = (4e-4, 4.1e-4, 9e-3, 4.2e-4, 4.3e-4, 4.4e-4)
+    scales = (0.97, 0.98, 1.0, 1.01, 1.02, 1.03)
+    before, after = side("a", *scales), side("b", *scales)
+    for report, seconds in zip(before.reports, times, strict=True):
+        report["tables"] = _operators(("mm", "", 2.0, seconds))
+    for report in after.reports:
+        report["tables"] = _operators(("mm", "", 2.0, 9e-4))
+    change = _table(compare(before, after), "operators")["rows"][0]["change"]
+    assert (change["before"], change["beyond_noise"]) == (pytest.approx(4.25e-4), True)
+
+
 def test_a_single_process_of_a_benchmark_has_the_median_of_its_report():
     for processes, medians in ((2, [0.5, 0.7]), (1, [0.01])):
         between = {"medians_s": [0.5, 0.7, None], "processes": processes}

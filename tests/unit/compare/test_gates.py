@@ -177,6 +177,21 @@ def test_a_broken_rule_points_at_the_largest_part_in_its_direction():
     assert judged("findings > 2", report(findings=3), findings=findings)["line"] == 5
 
 
+def test_a_broken_rule_of_an_operator_points_at_the_module_in_which_it_changed_most():
+    def made(**times):
+        same = {"name": "aten::mm", "calibrated_s": None}
+        rows = [{**same, "module": name, "self_s": seconds} for name, seconds in times.items()]
+        found = report()
+        return found | {"tables": {**found["tables"], "operators": rows}}
+
+    # Net.new is Net.old of before: it took three times as long, and is the smaller of both.
+    before = made(**{"Net.a": 0.004, "Net.old": 0.001})
+    after = made(**{"Net.a": 0.005, "Net.new": 0.003})
+    places = {"Net.a": ("/a/n.py", 1), "Net.new": ("/a/n.py", 2)}
+    more = {"modules": {"Net.new": "Net.old"}, "module_place": places.get}
+    assert judged("operator:aten::mm > 5%", after, before=before, **more)["line"] == 2
+
+
 def test_relative_limits_of_steps_are_what_is_measured_for():
     rules = ["step > 5%", "step > 300 ms", "run > 1%", "step > 5 %", "step > -2.5%"]
     assert step_limits(map(parse, rules)) == pytest.approx([0.975, 1.05])

@@ -1,8 +1,7 @@
 """The answer of imported files: which function, line or owner has most, in words with figures."""
 
-import pytest
-
 from profstack.findings.imported import answer
+from tests.support.tables import rows_of
 
 
 def function(name, self_s, total_s, file="/home/u/train.py", line=5, calls=2.0):
@@ -19,47 +18,20 @@ def report(tables=None, layer_tables=None):
     return made | {"tables": known | (tables or {})}
 
 
-READ = function("<method 'read' of '_io.FileIO' objects>", 6.0, 6.0, "~", 0, calls=1200.0)
-MAIN = [function("<module>", 1.0, 20.0, line=1), function("main", 0.5, 19.0, line=2)]
-
-
-def call(caller, callee, self_s):
-    return {"caller": caller, "callee": callee, "self_s": self_s}
-
-
-def place(row):
-    return f"{row['file']}:{row['line']}({row['name']})"
-
-
-LOAD = "/home/u/data.py:33(load)"
-
-
-@pytest.mark.parametrize(
-    ("functions", "calls", "words"),
-    [
-        (
-            [*MAIN, READ, function("load", 2.5, 8.5, "/home/u/data.py", 33)],
-            [call(LOAD, place(READ), 4.0), call("/home/u/a.py:2(b)", place(READ), 2.0)],
-            (
-                "60 % of the profiled 10.0 s is <method 'read' of '_io.FileIO' objects> itself, in "
-                "its 1.20 k calls, mostly called by load (data.py:33). With all that it calls, "
-                "load (data.py:33) takes 85 %."
-            ),
-        ),
-        # No one of its callers has half of it.
-        (
-            [*MAIN, READ],
-            [call(LOAD, place(READ), 2.9), call("/home/u/a.py:2(b)", place(READ), 2.9)],
-            (
-                "80 % of the profiled 7.50 s is <method 'read' of '_io.FileIO' objects> itself, in "
-                "its 1.20 k calls."
-            ),
-        ),
-        ([], [], None),
-    ],
-)
-def test_the_function_with_most_time_is_named_with_its_caller(functions, calls, words):
-    assert answer(report({"functions": functions, "calls": calls})) == words
+def test_the_function_with_most_time_is_named_with_its_caller():
+    name = "<method 'read' of '_io.FileIO' objects>"
+    rows = [function("<module>", 1.0, 20.0, line=1), function("main", 0.5, 19.0, line=2)]
+    rows += [function(name, 6.0, 6.0, "~", 0, calls=1200.0)]
+    rows += [function("load", 2.5, 8.5, "/home/u/data.py", 33)]
+    # More than half of it is of one caller.
+    for load_s, caller in ((3.1, ", mostly called by load (data.py:33)"), (2.9, "")):
+        callers = ("/home/u/data.py:33(load)", load_s), ("/home/u/a.py:2(b)", 2.0)
+        calls = rows_of("caller self_s", *callers, callee=f"~:0({name})")
+        assert answer(report({"functions": rows, "calls": calls})) == (
+            f"60 % of the profiled 10.0 s is {name} itself, in its 1.20 k calls{caller}. "
+            "With all that it calls, load (data.py:33) takes 85 %."
+        )
+    assert answer(report()) is None
 
 
 MIB = 1 << 20

@@ -73,6 +73,12 @@ def test_the_wait_has_one_time_and_parts_have_links():
     step_bar.align_wait(report)
     waits = [part["seconds"] for part in report["step_bar"]["parts"] if part["name"] == BEFORE]
     assert [report["tables"]["modules"][0]["calibrated_s"]] == waits != [1.3 * MS]
+    # Much that is other is named by its lines, where two of them have half of it.
+    lines = [("Net", 4, 9.0), (None, 7, 1.0), (None, 9, 2.0), ("(outside modules)", 9, 1.4)]
+    lines = rows_of("module line operator_s", *lines, (None, 8, 2.2), file="/app/train.py")
+    report = made_report(module_lines=lines)
+    notes = [bar_of(cut_of(other=other), report=report)["note"] for other in (0.05, 0.049)]
+    assert (notes[0][-25:], notes[1]) == ("train.py:9 and train.py:8", None)
     paths = [("Small", 0, 9, 1.0), ("Net", 0, 9, 2.0), ("Free", 0, 0, 5.0), ("Net.fc", 1, 9, 9.0)]
     paths += [(path, 0, None, 9000.0) for path in ("(wait)", "(optimizer)", "(loss)")]
     modules = rows_of("path depth parameters forward_s", *paths)

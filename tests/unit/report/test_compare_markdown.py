@@ -35,20 +35,6 @@ def test_broken_rules_are_errors_in_the_repository_and_kept_ones_nothing():
     assert len(github({**comparison(), "gates": gates * 20}, "/app")) == 10
 
 
-def test_without_rules_slower_parts_are_warnings():
-    made = comparison()
-    made["gates"] = []
-    slower = {**made["parts"][0], "difference_s": 0.5, "file": "/app/deep/a.py", "line": 3}
-    faster = {**slower, "difference_s": -0.5, "line": 4}
-    noise = {**slower, "beyond_noise": False, "line": 5}
-    made["parts"] = [faster, noise, slower]
-    made["verdict"] = {**made["verdict"], "slug": "slower"}
-    lines = github(made, "/app")
-    assert len(lines) == 1
-    assert lines[0].startswith("::warning file=deep/a.py,line=3,")
-    assert github({**made, "verdict": {**made["verdict"], "slug": "faster"}}, "/app") == []
-
-
 def test_the_answer_comes_first_then_gates_then_parts_and_the_rest_is_folded():
     made = comparison()
     made["gates"] = [gate("step > 5%", "broken"), gate("FLOP > +0", "kept")]

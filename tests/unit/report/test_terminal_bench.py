@@ -54,13 +54,10 @@ def test_input_shapes_stand_with_their_intervals():
         ["[32, 1, 16, 16]", "110", "37.4 ms", f"{2870 * m:.1f} to {2960 * m:.1f} ms"],
         ["[7, 1, 8, 8]", "2", "5.16 ms", "–"],
     ]
-    cut = part("by_shape", [{**rows[0], "shape": "8" * long} for long in (30, 31)])
-    assert [line[0] for line in cut] == ["8" * 30, f"…{'8' * 29}"]
     for low, high, said in (
         (0.0128, 0.01295, "12.80 to 12.95 ms"), (0.012811, 0.012829, "12.811 to 12.829 ms"),
         (0.9441, 1.05, "944 ms to 1.05 s"), (0.9461, 1.05, "0.95 to 1.05 s"),
-        (2.5e-6, 2.6e-6, "2.50 to 2.60 µs"), (12.0, 13.0, "12.0 to 13.0 s"),
-        (0.003, 0.003, "3.00 ms to 3.00 ms"), (59.0, 59.9, "59.0 to 59.9 s"),
-        (59.0, 60.0, "59.0 s to 1 min 0 s"), (None, 0.3, None), (0.3, None, None),
+        (0.003, 0.003, "3.00 ms to 3.00 ms"), (59.0, 60.0, "59.0 s to 1 min 0 s"),
+        (None, 0.3, None), (0.3, None, None),
     ):  # fmt: skip
         assert interval(low, high) == said
