@@ -237,7 +237,6 @@ def texts(browser, selector):
 
 
 def count(browser, selector):
-    """How many elements a selector finds."""
     return len(texts(browser, selector))
 
 

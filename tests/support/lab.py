@@ -145,14 +145,6 @@ class Lab:
         return sound(lines)
 
 
-def hash_of(text: str) -> int:
-    """What dom.js makes of a text, so that a name always has one colour: djb2 by xor."""
-    value = 5381
-    for letter in text:
-        value = (value * 33 ^ ord(letter)) & 0xFFFFFFFF
-    return value
-
-
 def sound(lines: list[str]) -> list[str]:
     """The lines, none of which has what comes of a value that is not there."""
     word = re.compile(r".{,60}(?:NaN|undefined|\[object|Infinity|null ).{,60}")
@@ -178,7 +170,6 @@ def run_page() -> dict[str, Any]:
 
 @functools.cache
 def bench_page() -> dict[str, Any]:
-    """The page of a benchmark with every part."""
     return page_of(bench())
 
 

@@ -28,7 +28,6 @@ def named():
             return a + b
     return Two(), {"a": torch.ones(3, 2), "b": torch.zeros(3, 2)}
 
-pair = lambda: (nn.Bilinear(4, 4, 2), (torch.ones(5, 4), torch.ones(5, 4)))
 bare = lambda: nn.Linear(8, 2)
 calls = []
 step = lambda: calls.append(1)
@@ -66,10 +65,9 @@ def test_a_factory_gives_a_model_with_its_inputs(target):
     other = subject.of_batch(7)
     assert other.step().shape == (7, 2)
     assert other.model is not subject.model, "the factory was asked again"
-    # Inputs may be several or have names; the user's word settles what it is.
+    # Inputs may have names; the user's word settles what it is.
     named = load(Request(f"{target}:named")).subject
     assert (named.step().shape, named.of_batch(5).step().shape) == ((3, 2), (5, 2))
-    assert load(Request(f"{target}:pair")).subject.step().shape == (5, 2)
     loaded = load(Request(f"{target}:factory", kind=STEP))
     assert loaded.subject.model is loaded.first_s is None
     subject = load(Request(f"{target}:sized", batch_size=9)).subject
@@ -86,7 +84,6 @@ def test_functions_models_and_classes_are_called_with_their_inputs(target):
         assert subject.step().shape == (6, 2)
     moved = load(Request(f"{target}:factory", device="meta")).subject
     assert moved.inputs[0].device.type == next(moved.model.parameters()).device.type == "meta"
-    assert load(Request("torch.nn:ReLU", inputs=["16"])).subject.step().shape == (16,)
 
 
 @cases("name said more", ("faktory", "has no 'faktory'; did you mean 'factory'", {}),

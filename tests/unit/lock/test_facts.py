@@ -20,7 +20,6 @@ from profstack.lock.facts import (
     TooFewStepsError,
     parsed,
     per_step,
-    qualified_name,
     read_facts,
 )
 from profstack.lock.lockfile import Lock
@@ -147,16 +146,6 @@ def test_too_few_steps_are_an_error(tmp_path):
 )
 def test_a_count_is_whole_only_where_all_steps_have_it(counts, steps, value):
     assert per_step(counts, steps) == value
-
-
-def test_names_of_functions_hold_the_classes_around_them(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(SOURCE)
-    found = [(7, "forward"), (4, "__init__"), (9, "<lambda>"), (11, "train"), (99, "made")]
-    names = [qualified_name(str(path), *each) for each in found]
-    expected = ["Net.forward", "Net.__init__", "Net.forward.<lambda>", "train", "made"]
-    assert names == expected
-    assert qualified_name(str(tmp_path / "none.py"), 3, "f") == "f"
 
 
 def said(locked, run, tmp_path):
