@@ -65,10 +65,6 @@ def test_charts_have_the_samples_where_they_are(lab):
     assert [bars["y"], beyond["y"]] == [BARS["counts"], [1]]
     assert beyond["x"][0] > 0.018
     assert modes["x"] == pytest.approx([0.0125, 0.0165], abs=0.0011)
-    walls = [wall for _, wall in BENCH["bench"]["warmup"]["points"]]
-    slowest, last = lab.values("T.dom.formatSeconds", [max(walls), walls[-1]])
-    said = lab.all("#warmup .chart-says")[0]
-    assert said.startswith(f"Slowest call {slowest}, last {last}; ")
     points = [
         point(5, 0.004), point(6, 0.005, outlier=True), point(7, 0.041, flags="eval"),
         point(9, None),

@@ -80,10 +80,6 @@ def test_bars_lie_on_one_scale(lab, narrow):
     assert drawn["xaxis"]["range"] == [0, pytest.approx(1.8 * 0.02 * 1.03)]
 
 
-def test_a_chart_that_fails_says_so(lab):
-    assert "why" in lab.script("failing_chart")
-
-
 # ---- Hierarchies
 
 
@@ -134,7 +130,6 @@ ArrowDown big, 60 B, 60 % of what is drawn
 ArrowRight small, 22 B, 22 % of what is drawn
 ArrowDown leaf, 20 B, 20 % of what is drawn
 ArrowUp small, 22 B, 22 % of what is drawn
-ArrowLeft big, 60 B, 60 % of what is drawn
 ArrowLeft big, 60 B, 60 % of what is drawn
 ArrowDown inner, 41 B, 41 % of what is drawn
 opened

@@ -50,9 +50,6 @@ def test_each_unit_has_its_format(lab):
     lab.check("T.dom.formatValue", cases)
     wanted = [["span.none role=img title=why aria-label=not measured: why “–”"], "0 s"]
     assert lab.js("[T.dom.shown(undefined, 's', 'why'), T.dom.shown(0, 's')]") == wanted
-    assert lab.js("T.dom.none()")[0] == (
-        "span.none role=img title=not measured aria-label=not measured “–”"
-    )
 
 
 def test_times_close_together_are_told_apart(lab):
@@ -82,8 +79,7 @@ def test_medians_paths_and_words_and_signs_that_nobody_sees(lab):
     lab.check("T.dom.shortPath", short)
     counts = {(1, "step"): "1 step", (1234, "step"): "1,234 steps", (2, "is", "are"): "2 are"}
     lab.check("T.dom.plural", counts)
-    wanted = ["a", "–", "3, –", "a b 1, d 2"]
-    assert lab.values("T.dom.asText", ["a", None, ([3, None],), {"a_b": 1, "d": [2]}]) == wanted
+    lab.check("T.dom.asText", {("a",): "a", (None,): "–", ((3, None),): "3, –"})
     # 5381 times 33 xor "s" (0x73), and so on for "ä" (0xE4) and "r" (0x72), in 32 bits.
     lab.check("T.dom.hash", {"sär": 193429184, "": 5381})
     signs = {"a\u202eb": "a\\u202eb", "\x1b[31m": "\\u001b[31m", "\x07\x7f": "\\u0007\\u007f"}
@@ -123,16 +119,3 @@ def test_every_origin_has_its_words_and_a_number_is_told_in_full(lab):
     told = lab.values("(value, unit) => T.dom.numberTitle(value, {unit})", given)
     assert told == ["0.1 s", "2048 bytes", "7 FLOP", "7 MAC", "7 per second", ""]
     assert lab.js(f"T.dom.numberTitle({math.pi}, {{unit: 'count', words: 'w'}})") == "3.14159265\nw"
-
-
-def test_commands_in_sentences_are_set_as_code(lab):
-    cases = {
-        "run `a b` now": ["a b"], "try 'sudo x y' and": ["sudo x y"], "don't say it isn't": [],
-        "see --quiet, or --mode both, x--y": ["--quiet", "--mode both"],
-    }  # fmt: skip
-    codes = """
-        (text) => [...T.dom.el('p', {}, T.dom.withCommands(text)).querySelectorAll('code')]
-          .map((one) => one.textContent)
-    """
-    lab.check(codes, cases)
-    lab.check("(text) => T.dom.sentence(text).join('')", {"one": "One.", "three!": "Three!"})

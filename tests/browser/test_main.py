@@ -53,10 +53,11 @@ NAMED = {
 @pytest.mark.parametrize("make", NAMED)
 def test_names_of_the_program_are_text(opened, tmp_path, make):
     report = hostile(make(tmp_path / "r") if make is with_torch else make())
-    page = opened(report, at="all", fresh=True)
+    page = opened(report, at="all", fresh=True, width=400)
     page.evaluate(snippet("scroll_through"))
     page.settle()
     assert page.evaluate(snippet("named_markup")) == [None, 0, 0]
+    assert page.evaluate(snippet("beyond")) == [True, []]
     shown = texts(page, NAMED[make])
     assert [HOSTILE in one for one in shown] == [True] * (NAMED[make].count(",") + 1)
 

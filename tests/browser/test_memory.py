@@ -38,7 +38,6 @@ ONE_DEVICE = {
 
 def test_tables_have_what_leads_and_the_largest_first(lab):
     lab.view(RUN, "memory")
-    assert lab.js("T.memory.ownedShare({memory_attributed_share: 0.5})[3].textContent") == "50.0 %"
     wanted = {
         "memory-table": "0 s|–|310 MiB", "memory-owners": "activations|181 MiB|0 B|0 B|181 MiB|cpu",
         "peak-holders": "activations|Digits.features.2|96.0 MiB|25 %|aten::mkldnn_convolution|2|no",

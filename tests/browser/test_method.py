@@ -105,8 +105,3 @@ def test_the_environment_is_told_in_pairs(lab):
     told = dict(zip(lab.all("#view-environment dt"), lab.all("#view-environment dd"), strict=True))
     assert {name: told[name] for name in TOLD} == TOLD
     assert not {"gpu", "host name", "variables set"} & {*told}
-    moments = {
-        "2025-11-20T22:30:41.5Z": "2025-11-20 22:30:41 UTC",
-        "2025-11-20T22:30:41+01:00": "2025-11-20 22:30:41+01:00",
-    }
-    lab.check("T.method.momentWords", moments)

@@ -97,11 +97,7 @@ def test_rows_have_addresses_and_modules_lead_here_and_back(opened, report):
 
 def test_an_import_alone_has_its_view_and_no_others(opened, tmp_path):
     page = opened(alone(tmp_path / "r"), "", fresh=True)
-    wanted = [
-        ["Overview", "Nsight Systems", "Environment", "Glossary", "All on one page"],
-        ["out.sqlite"], ["completeimported"], ["12 steps"],
-    ]  # fmt: skip
-    places = ("#views a", "#script", "#status", "#benchmark-cards .card-value")
-    assert [texts(page, one) for one in places] == wanted
-    page.go("nsys")
-    assert "disagreement" not in heads(page, "#nsys-module-table")
+    views = ["Overview", "Nsight Systems", "Environment", "Glossary", "All on one page"]
+    assert texts(page, "#views a") == views
+    places = ("#script", "#status", "#benchmark-cards .card-value")
+    assert [texts(page, one)[0] for one in places] == ["out.sqlite", "completeimported", "12 steps"]

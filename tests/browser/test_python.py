@@ -165,18 +165,3 @@ def test_groups_have_sums_of_what_can_be_added(lab):
         ["library lib", 1, 0.7, 1, 0.1, 0.1],
     ]  # fmt: skip
     assert lab.values(groups, [(records,)])[0] == wanted
-
-
-def test_a_filter_keeps_the_functions_of_a_module(lab):
-    lab.view(RUN, "python")
-    keep = "T.views.filterKeepers.get('python').at(-1)"
-    boxes = "['groups', 'list', 'filter']"
-    hidden = f"{boxes}.map((one) => document.querySelector(`#function-${{one}}`).hidden)"
-    before = len(lab.all("#function-table tbody tr"))
-    lab.tell("#function-table", after=f"{keep}({{module: 'Digits.features.0'}})")
-    assert 0 < len(lab.all("#function-table tbody tr")) < before
-    assert lab.js(hidden)[2] is False
-    lab.tell("#function-filter", after=f"{keep}({{}})")
-    assert lab.js(hidden)[2] is True
-    lab.press("#function-table > .tools", "all functions")
-    assert lab.js(hidden)[:2] == [True, False]

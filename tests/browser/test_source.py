@@ -61,8 +61,6 @@ def test_what_tracing_the_lines_cost_is_said(lab):
     # The first round warms up: 12 and 16 ms are left, of 4.
     assert "11 steps" in note
     assert " 4.00 times" in note
-    lab.view(changed(RUN, tables__lines=None), "source")
-    assert lab.all("#view-source section") == []
 
 
 def test_stretches_without_figures_are_folded(lab):

@@ -110,19 +110,6 @@ def test_words_and_conditions_find_their_rows_and_units_have_their_scales(lab):
         assert lab.values("T.table.figureOf", [(text, unit)]) == [wanted], one
 
 
-def test_what_looks_like_a_condition_but_is_none_is_said(lab):
-    columns = json.dumps(table()["columns"])
-    texts = ["self>x", "nothing>4", "no_thing=4", "a::b", "conv", "self>1ms", "a.b>4"]
-    said = lab.values(f"(text) => T.table.lacksOf(text, {columns})", texts)
-    assert [bool(one) for one in said] == [True] * 3 + [False] * 4
-    assert ["'x'" in said[0], "'nothing'" in said[1]] == [True, True]
-    names = {
-        "SELF_time": "self_s", "self": "self_s", "size-bytes": "size_bytes", "own": "flag",
-        "call": None,
-    }  # fmt: skip
-    lab.check(f"(name) => T.table.columnCalled(name, {columns})?.key", names)
-
-
 def test_csv_has_full_values_and_no_formula(lab):
     cells = {None: "", "a,b": '"a,b"', 'say "x"': '"say ""x"""', "two\nlines": '"two\nlines"'}
     formulas = {"\rx": '"\'\rx"'} | {one: "'" + one for one in ("=1+1", "+x", "-x", "@x", "\tx")}
@@ -228,15 +215,6 @@ def test_a_filter_of_the_address_keeps_the_rows_of_a_module(lab):
     walk(lab, (f"{KEEP}({{module: 'net.a'}})", NAMES, both), (f"{KEEP}({{}})", "names().length", 5))
     make(lab, "{moduleOf: (row) => row.flag ? row.module : null}")
     walk(lab, (f"{KEEP}({{module: 'net'}})", NAMES, both))
-
-
-def test_copying_says_so_or_shows_the_text(lab):
-    make(lab, "{sort: {key: 'n', direction: 1}}")
-    csv, markdown, *told = lab.script("copied_table")
-    assert [line.split(",")[0] for line in csv.splitlines()] == ["name", "mm", "'=add|m<n"]
-    heads = [line.split(" | ")[0] for line in markdown.splitlines()]
-    assert heads == ["| function", "| ---", "| mm", "| =add\\|m&lt;n"]
-    assert told == ["copied", True, csv.splitlines()[0], "TEXTAREA", 0]
 
 
 # ---- Trees

@@ -120,7 +120,6 @@ TABLES = {
     ),
     "text that is no UTF-8": sql("INSERT INTO notes VALUES ('a', NULL, CAST(x'ff41' AS TEXT))"),
     "cut in the middle": _bytes(lambda content: content[: len(content) // 2]),
-    "empty": _bytes(lambda content: b""),
     "text in place of it": _bytes(lambda content: b"no database" * 1000),
     "a table that is a call": sql(
         "PRAGMA writable_schema = 1",
@@ -133,10 +132,8 @@ TABLES = {
     "the most in columns INTEGER": _whole_type("9223372036854775807", ("INTEGER",)),
     "infinity in columns REAL": _whole_type("9e999", ("REAL",)),
     "the fact plan_1 as deep": fact("plan_1", _DEEP),
-    "the fact environment as a number": fact("environment", "3"),
     "the fact nsys as a list": fact("nsys", "[1, 2, 3]"),
     "a fact without a value": sql("UPDATE facts SET value = NULL WHERE key = 'plan_1'"),
-    "a fact that is a blob": sql("UPDATE facts SET value = x'7b7d' WHERE key = 'plan_1'"),
     "a layer's table that is steps": fact(
         "x_layer_tables",
         json.dumps([{

@@ -31,8 +31,8 @@ _SCOPE = re.compile(
 )
 
 
-def opened_up(script: str, *, start: bool = False) -> str:
-    """The page's script with everything that its modules define in `T.MODULE`; it may not start."""
+def opened_up(script: str) -> str:
+    """The script with all that its modules define in `T.MODULE`; it does not start."""
 
     def scope(found: re.Match[str]) -> str:
         name, body = found.groups()
@@ -42,7 +42,7 @@ def opened_up(script: str, *, start: bool = False) -> str:
             + (f", set {each}(value) {{ {each} = value; }}" if kind == "let" else "")
             for each, kind in kinds.items()
         )
-        if name == "main" and not start:
+        if name == "main":
             body = body.replace("\nmain();\n", "\n")
         return f'MODULES["{name}.js"] = (function () {{\n{body}return {{ {every} }};\n}})();\n'
 

@@ -123,7 +123,7 @@ def test_files_of_cells_have_the_numbers_that_the_notebook_shows(monkeypatch):
     named = cell_names({CELLS: numbers})
     # Of two with one number the last one is beside it: the first was run without a number.
     texts = {kernel: "cell 2", prompt: "cell 5", again: again, "/app/29.py": "/app/29.py"}
-    texts |= {"29.py:13 (train) ran": "cell 2, line 13 (train) ran", "x.py": "x.py"}
+    texts |= {"29.py:13 (train) ran": "cell 2, line 13 (train) ran"}
     texts |= {f'File "{kernel}", line 3': 'File "cell 2", line 3'}
     assert {text: named(text) for text in texts} == texts
     shell = None

@@ -88,8 +88,7 @@ def test_what_ends_programs_is_the_scripts_and_an_error_of_our_own_is_not(handle
     handle(plain)
     for end in (KeyboardInterrupt(), SystemExit(0), GeneratorExit()):
         assert is_scripts(end)
-    # As a trace function, which is given the frame it is called from; after a number, which is
-    # no signal's.
+    # As a trace function, which is given the frame it is called from; a number is no signal's.
     traced = lambda frame, event, argument: time_is_up()  # noqa: E731
     counted = lambda number, name: time_is_up()  # noqa: E731
     for work in (

@@ -45,9 +45,6 @@ def test_every_table_is_a_data_frame(recorded):
     assert modules["forward_device_s"].isna().all()
     with pytest.raises(KeyError, match="the tables are steps, modules"):
         _ = recorded.frames["nothing"]
-    live = Recording(recorded.folder, still_written=True)
-    assert live.to_dict() is not live.to_dict()
-    assert recorded.to_dict() is recorded.to_dict()
 
 
 def test_it_is_saved_loaded_and_never_overwritten(recorded, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import traceback
+import types
 import warnings
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from profstack import Session, benchmark, layer, step
+from profstack import Session, benchmark, layer, region, step
 from profstack.bench.run import BenchRun
 from profstack.capture import marks
 from profstack.errors import RecordingError, UsageError
@@ -100,6 +101,45 @@ def test_each_iteration_is_a_step_and_the_training_is_the_same(training):
     assert of(report["step"], "rule counts_by_phase batch_size") == [*("step", {"train": 60}, 8)]
     assert (report["status"], report["slices"][-1]["kind"]) == ("complete", "watch")
     assert [row["status"] for row in report["layers"]] == ["recorded", "recorded"]
+    validate(report)
+
+
+# As markup, as an escape sequence, with a turned direction or no text at all, and far too long.
+HOSTILE = ("</script><b>x</b>", "esc\x1b[31m\r\n\x9b", "turn\u202eed", "sur\ud800rogate")
+HOSTILE += ("__proto__", "=1+1", "L" * 3_000)
+
+
+def test_hostile_names_of_functions_modules_and_regions_are_recorded(training):
+    class Net(nn.Module):
+        def forward(self, x):
+            for name, module in self.named_children():
+                with region(name):
+                    functions[name]()
+                    x = module(x) + 1
+            return x
+
+    code, model = (lambda: None).__code__, Net()
+    keys = ("co_name", "co_qualname") if sys.version_info >= (3, 11) else ("co_name",)
+    functions = {}
+    for name in HOSTILE:
+        # torch's tracer of stacks refuses functions whose names are no text.
+        own = dict.fromkeys(keys, name.replace("\ud800", ""))
+        functions[name] = types.FunctionType(code.replace(**own), {})
+        model.add_module(name, nn.Identity())
+    with session(layers=["cprofile", "torch"]) as opened:
+        for _ in opened.steps(range(60)):
+            model(torch.ones(1))
+            training.train()
+    report = opened.recording.to_dict()
+    names = {name.replace("\ud800", "\\ud800") for name in HOSTILE}
+    found = {
+        name: {row[key] for row in report["tables"][name]}
+        for name, key in (("functions", "name"), ("regions", "path"), ("modules", "path"))
+    }
+    assert names - found["functions"] == {"sur\\ud800rogate"}
+    assert names <= found["regions"]
+    assert {f"Net.{name}" for name in names} <= found["modules"]
+    assert [row["status"] for row in report["layers"]] == ["recorded"] * 2
     validate(report)
 
 
@@ -251,7 +291,6 @@ def test_misuse_is_said_in_one_line():
         with pytest.raises(kind, match=said):
             use(*arguments, **given)
 
-    refused(UsageError, "no layer 'x'; the layers are cprofile, torch", Session, "x", layers=["x"])
     opened = session()
     for use in (opened.steps, opened.run):
         refused(UsageError, r"is not open; with Session\(\.\.\.\)", use, print)

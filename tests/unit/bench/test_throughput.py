@@ -59,11 +59,11 @@ def linear(**changes):
 def scripted(monkeypatch):
     """Search with a scripted prober, on a model of whom nothing else is asked."""
 
-    def run(prober, how="binary", *, keep=None, tell=None, **options):
+    def run(prober, how="binary", *, keep=None, **options):
         instead = lambda *_: contextlib.nullcontext(prober)  # noqa: E731
         monkeypatch.setattr(throughput, "_prober", instead)
         options = Options(**options)
-        rows, (limit,) = search(linear(), search=how, options=options, keep=keep, tell=tell)
+        rows, (limit,) = search(linear(), search=how, options=options, keep=keep)
         return rows, limit
 
     return run
@@ -100,10 +100,6 @@ def test_what_was_timed_is_kept_as_it_comes_whatever_ends_it(scripted):
     with pytest.raises(KeyboardInterrupt):
         scripted(Scripted(100, ctrl_c_at=41), "linear", keep=keep)
     assert (kept[-1][0], kept[-1][1][0]["largest_batch"]) == ([], 40)
-    told = []
-    scripted(Scripted(10), tell=told.append)
-    assert f"batch of 2: measured, {2 / (1 + 2 / 8):.4g} items/s" in told
-    assert "batch of 16: refused: made up" in told
     _, found = scripted(Scripted(10**9), max_search_s=-1.0)
     assert found["largest_batch"] is None
     assert found["limited_by"].startswith("the search's time bound of")
@@ -161,13 +157,12 @@ class UpTo(torch.nn.Module):
     def __init__(self, largest):
         super().__init__()
         self.linear = torch.nn.Linear(3, 3)
-        self.register_buffer("scale", torch.full((1,), 1 / 3))
         self.largest, self.dtypes, self.held = largest, set(), []
 
     def forward(self, x, index):
         assert index.dtype == torch.int64
         self.dtypes.add(x.dtype)
-        kept = self.linear(x) * self.scale
+        kept = self.linear(x)
         self.held.append(weakref.ref(kept))
         assert not any(ref() is not None for ref in self.held[:-1]), "an earlier batch is held"
         if len(x) > self.largest:
@@ -187,7 +182,6 @@ def device(monkeypatch):
 def test_memory_of_a_device_that_is_out_ends_the_search_and_is_given_back(device, how):
     model, said = UpTo(11), []
     subject = of_model(model, (torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
     dtypes, options = ["float32", "bfloat16"], Options(trial=QUICK, memory_limit_bytes=400)
     asked = {"dtypes": [*dtypes, "float32"], "options": options, "tell": said.append}
     rows, limits = search(subject, search=how, **asked)
@@ -198,8 +192,6 @@ def test_memory_of_a_device_that_is_out_ends_the_search_and_is_given_back(device
     # The allocator's limit was what is held and 400 more, of 800, and is off again.
     assert (device.seen.count("fraction 0.75"), device.fraction) == (2, 1.0)
     assert device.seen.count("empty_cache") >= len(said) - 2
-    for name, value in model.state_dict().items():
-        assert (value.dtype, torch.equal(value, before[name])) == (torch.float32, True)
     measured = [row for row in rows if row["status"] == "measured"]
     sizes = [of(row, "batch_size peak_memory_bytes") for row in measured]
     assert sizes == [[size, 500] for size in [1, 2, 4, 8, 11] * 2]

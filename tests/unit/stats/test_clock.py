@@ -206,5 +206,4 @@ def test_each_reason_of_the_driver_or_why_there_is_none(state_of):
     state = state_of(None)
     whole = round_state(state, state)
     assert whole == {"before": None, "after": None, "reason": state["reason"]}
-    assert "pip install nvidia-ml-py" in state["reason"]
     assert slowed_by(whole) == slowed_by(None) == []
