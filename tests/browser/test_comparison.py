@@ -50,7 +50,6 @@ def test_the_answer_stands_before_what_it_rests_on(opened):
     assert texts(page, "#gate-list .chip") == ["kept", "broken"]
     assert "memory > 50%" in texts(page, "#gate-list li")[1]
     assert count(page, "#side-medians .dot") == 6
-    assert made["measured"] in texts(page, "#sides")[0]
     # What has a rule leads to it.
     assert texts(page, "#finding-list a") == ["data-starved"]
     page.click("#finding-list a")

@@ -1,5 +1,7 @@
 """main.js: the page as a whole: light and dark, print, reasons and origins, names as text."""
 
+import json
+
 import pytest
 
 from profstack.report import html
@@ -53,13 +55,20 @@ NAMED = {
 @pytest.mark.parametrize("make", NAMED)
 def test_names_of_the_program_are_text(opened, tmp_path, make):
     report = hostile(make(tmp_path / "r") if make is with_torch else make())
-    page = opened(report, at="all", fresh=True, width=400)
+    page = opened(report, at="all", fresh=True)
     page.evaluate(snippet("scroll_through"))
     page.settle()
     assert page.evaluate(snippet("named_markup")) == [None, 0, 0]
-    assert page.evaluate(snippet("beyond")) == [True, []]
     shown = texts(page, NAMED[make])
     assert [HOSTILE in one for one in shown] == [True] * (NAMED[make].count(",") + 1)
+
+
+def test_long_names_of_the_program_fit_a_narrow_window(opened):
+    text = json.dumps(whole()).replace("Digits", "L" * 3_000).replace("conv2d", "f" * 3_000)
+    page = opened(json.loads(text), at="all", fresh=True, width=400)
+    page.evaluate(snippet("scroll_through"))
+    page.settle()
+    assert page.evaluate(snippet("beyond")) == [True, []]
 
 
 def test_without_the_library_of_charts_the_page_says_so(opened, monkeypatch):

@@ -54,12 +54,11 @@ def test_a_variant_that_fails_says_why_and_the_others_go_on():
     rows = rows_of(of_model(Unscriptable(), (torch.ones(3),), {"a": 1}), "eager", "script", TRACE)
     script, names = rows["script"], "status median_s speedup equal operators"
     assert of(script, names) == ["failed", None, None, None, None]
-    assert ("NotSupportedError" in script["reason"], "\n" in script["reason"]) == (True, False)
+    assert "NotSupportedError" in script["reason"]
     assert of(rows[TRACE], "status equal") == ["measured", True]
     function = rows_of(Subject("step", lambda: torch.ones(2)), TRACE, "script")
     for name in (TRACE, "script"):
         assert function[name]["status"] == "unavailable"
-        assert "function" in function[name]["reason"]
 
 
 def test_a_variant_that_fails_in_the_midst_is_out():
