@@ -78,8 +78,13 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
 
     monkeypatch.setattr(judge, "FAMILIES", (mild, broken, severe))
     functions = [function("make", 1 * MS, line=4)]
-    report = report_of(operators=[{"name": None}], functions=functions)
+    # A method in the run's bar gets its class.
+    text = "class Stats:\n    def on_log(self):\n        pass\n"
+    place = {"part": "steps", "wall_s": 1.0, "share": 1.0, "file": TRAIN, "line": 3}
+    parts = {"sources": [{"file": TRAIN, "text": text}], "run_bar": [place | {"name": "on_log"}]}
+    report = report_of(operators=[{"name": None}], functions=functions, parts=parts)
     add_findings(report, recorded)
+    assert report["run_bar"][0]["name"] == "Stats.on_log"
     both = [["data-starved", STEP_S], ["python-hot-spot", STEP_S]]
     expected = [*both, ["graph-breaks", 0.3 * STEP_S]]
     assert [of(each, "slug gain_s") for each in report["findings"]] == expected
