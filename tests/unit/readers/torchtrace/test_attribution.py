@@ -40,8 +40,8 @@ module:1 100-400; module:2 150-350; module:1 200-300 = 1: 2 300 200, 2: 1 200 10
 # On devices' threads: until the next one begins on any thread.
 {BOTH}; function:B 320-380 thread=2 {OF_2}; function:A 350-390 thread=3 {OF_1} \
 = 1: 1 100 40 80 50, 2: 1 60 60 30 30, loss: 0 0 0 20 20
-{BOTH}; function:B 320-380 thread=2 {OF_2}; function:A 340-360 {OF_1} \
-= 1: 1 100 40 80 60, 2: 1 60 60 20 20, loss: 0 0 0 20 20
+{BOTH}; function:B 300-380 thread=2 {OF_2}; function:A 340-360 {OF_1} \
+= 1: 1 100 40 100 60, 2: 1 60 60 40 40, loss: 0
 # What is inside has no more time than that.
 {BOTH}; function:B 320-380 thread=2 {OF_2}; module:2 325-345 thread=2; \
 function:A 330-390 thread=3 {OF_1} = 1: 1 100 40 80 70 10, 2: 1 60 60 10 10 10
