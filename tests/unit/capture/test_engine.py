@@ -48,16 +48,6 @@ def test_how_far_ahead_it_aims(virtual):
     # At most twice as far, since steps may become slower. The script has had one step before the
     # slice: the 13th, where it must end, is its 12th.
     assert list(aims(*[2, 3, 4, 5, 6] * 2))[4::5] == [(4, 9), (9, 12)]
-    training.run(milli(2, 2))
-    with pytest.raises(StopRun):
-        training.step(0.002)
-    assert one.engine.log.total == 13
-    one.engine.finish()
-    one, training = virtual("alpha", "beta", plan=[observed(3, 9.0), observed(2)])
-    one.wrapper("alpha").limit = 5
-    training.run(milli(*range(3, 12)))
-    assert one.kinds[:2] == [("startup", 1), ("alpha", 5)]
-    assert one.wrapper("alpha").contexts[0].steps == 3
 
 
 def test_slices_and_steps_have_the_times_that_passed(virtual, moments):
@@ -368,9 +358,8 @@ def test_an_error_of_our_own_disarms_and_never_reaches_the_script(virtual, place
 TimeUpError = type("TimeUpError", (OSError,), {})
 # An object of the engine's, one of its methods, and in which call of it the signal arrives.
 INTERRUPTED = [
-    *(("engine", "look", 2), ("engine", "_follow", 1), ("engine.log", "end_slice", 1)),
-    *(("writer", "write", 3), ("engine.log", "begin_slice", 3), ("engine.hooks", "set_mode", 3)),
-    *(("alpha", method, 1) for method in ("start", "stop", "take", "busy_reason")),
+    *(("engine", "look", 2), ("engine.log", "end_slice", 1), ("engine.hooks", "set_mode", 3)),
+    *(("alpha", method, 1) for method in ("start", "take", "busy_reason")),
     ("behind", "flush", 2),
 ]
 
@@ -403,14 +392,3 @@ def test_the_script_gets_a_signals_error_once_wherever_it_arrives(virtual, owner
     assert patched() == before
     assert "disarmed" in one.notes
     assert "empty" not in {row["status"] for row in one.table("layers")}
-
-
-def test_inference_steps_are_of_the_phase_eval(virtual):
-    one, training = virtual("alpha", plan=[observed(3)], live_optimizers=frozenset)
-    training.net.eval()
-    for wall_s in uneven(9):
-        training.time.wait(wall_s)
-        training.net(training.batch)
-    one.engine.finish()
-    assert one.story == "startup ddd, alpha ..., watch ..."
-    assert {row["phase"] for row in one.steps} == {"eval"}

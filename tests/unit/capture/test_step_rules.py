@@ -213,19 +213,3 @@ def test_a_switch_of_the_mode_is_reported_and_the_class_left_as_it_was(kind, mon
     watch.take_off()
     net.eval()
     assert (reported, dict(kind.__dict__)) == ([net] * 3, before)
-
-
-def test_a_wrapper_put_on_top_stays_and_an_error_passes_without_our_frame():
-    class Broken(Net):
-        def train(self, mode=True):
-            raise ValueError("no such mode")
-
-    watch, broken = EvaluationWatch(torch, lambda module: None), Broken()
-    watch.put(broken)
-    with pytest.raises(ValueError, match="no such mode") as caught:
-        broken.eval()
-    theirs = Broken.train = lambda self, mode=True: None
-    assert [entry.name for entry in caught.traceback][1:] == ["eval", "train"]
-    assert not watch.is_on(broken)
-    watch.take_off()
-    assert Broken.__dict__["train"] is theirs

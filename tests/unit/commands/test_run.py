@@ -89,14 +89,12 @@ def test_exit_code_arguments_and_facts_are_the_scripts(script):
     assert facts["environment"]["python"]
 
 
-def test_what_measures_in_the_background_knows_of_the_run(script, tmp_path, monkeypatch, capsys):
+def test_what_measures_in_the_background_knows_of_the_run(script, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     known = []
     script.does = lambda *_: known.append(other_runs.is_running())
     run()
     assert (known, other_runs.is_running()) == ([True], False)
-    words = ("run", "--skip", "memory", "--memory-by", "memory_profiler", "train.py")
-    assert "leave it in --layers" in refused(capsys, *words)
 
 
 def test_an_interrupt_ends_us_and_a_failing_page_changes_no_code(script, monkeypatch, capsys):
@@ -122,6 +120,7 @@ BAD_INPUT = """
 -m | -m needs a value // --layers cprofile,sundial train.py | no layer 'sundial'
 --max-steps 0 train.py | 0 is not above 0 // --max-seconds x train.py | x is no number
 --step-by moonlight train.py | moonlight // --no-such-option train.py | --no-such-option
+--skip memory --memory-by memory_profiler train.py | leave it in --layers
 --ranks first train.py | --ranks first // -o train.py/rec train.py | cannot write
 -o used train.py | --force
 """
@@ -188,14 +187,6 @@ def test_only_the_ranks_asked_for_record(script, monkeypatch, capsys):
     monkeypatch.setenv("PROFSTACK", "0")
     assert main(["run", "-o", "off", "gone.py", "x"]) == 41
     assert (script.unrecorded[3:], Path("off").exists()) == ([("gone.py", "x")], False)
-
-
-def test_a_launcher_is_warned_of_before_it_starts(script, capsys):
-    seen = []
-    script.does = lambda folder, poll: seen.append(capsys.readouterr().err)
-    for words in ("-m torch.distributed.run", "-q -m torch.distributed.run", "-c import_torchrun"):
-        main(["run", *words.split(), "train.py"])
-    assert ["torchrun" in said for said in seen] == [True, False, False]
 
 
 def test_progress_summary_and_early_page_go_to_standard_error(script, monkeypatch, capsys):

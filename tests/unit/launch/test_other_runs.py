@@ -55,17 +55,6 @@ def test_a_run_waits_a_few_ms_at_most(tmp_path):
             pass
 
 
-def test_without_a_cache_or_locks_no_run_knows_of_another(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with announced():
-        assert not is_running()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with announced():
-        assert not is_running()
-
-
 WAITS = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
 
 

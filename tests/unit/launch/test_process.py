@@ -124,26 +124,6 @@ def test_the_poll_goes_on_while_the_script_runs(run, observer, monkeypatch, late
     assert (observer.reads, process.POLL_S) == (len(times), 0.1)
 
 
-def test_the_poll_outlasts_an_interrupt(run, monkeypatch):
-    waits, polls = [], []
-
-    class Interrupted(subprocess.Popen):
-        def wait(self, timeout=None):
-            waits.append(timeout)
-            if len(waits) == 2:
-                raise KeyboardInterrupt
-            return super().wait(timeout)
-
-    def poll():
-        polls.append(len(waits))
-        if len(polls) == 3:
-            Path("go").touch()
-
-    monkeypatch.setattr(process.subprocess, "Popen", Interrupted)
-    monkeypatch.delattr(signal, "sigtimedwait")
-    assert (run(WAITING + "exit 6", poll), polls[-1] > 2) == (6, True)
-
-
 def test_a_signal_that_ended_the_script_is_ours_no_more(run, monkeypatch):
     got, real = [], os.waitpid
     signal.signal(signal.SIGTERM, lambda number, _: got.append(number))

@@ -72,23 +72,6 @@ def test_both_trees_have_one_path_and_nothing_is_left(checkout, tmp_path):
     assert (git("status", "--porcelain"), git("branch", "--all"), git("stash", "list")) == state
 
 
-def test_an_interrupt_while_a_tree_is_made_leaves_nothing(checkout, tmp_path, monkeypatch):
-    ask = Repository.ask
-
-    def interrupted(self, *words):
-        done = ask(self, *words)
-        if words[:2] == ("worktree", "add") and words[-2].endswith("-1"):
-            # As if git had been killed before its last step.
-            os.unlink(os.path.join(words[-2], ".git"))
-            raise KeyboardInterrupt
-        return done
-
-    monkeypatch.setattr(Repository, "ask", interrupted)
-    with pytest.raises(KeyboardInterrupt), made(checkout, "v1", "HEAD"):
-        pass
-    assert (left_of(tmp_path), git("worktree", "list").count("\n")) == ([], 1)
-
-
 def test_imports_lead_into_the_tree_and_packages_of_the_environment_stay(checkout, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", str(checkout / "src"), "/elsewhere"])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/lib", str(checkout), "src"]))

@@ -1,6 +1,5 @@
 """The flops layer: rows over the steps that count, the check beside it, and giving way."""
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,14 +93,6 @@ def test_a_profiler_of_the_scripts_own_records_no_counting(monkeypatch):
     monkeypatch.undo()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert wrapper.busy_reason("count") == reason
-
-
-def test_the_check_says_what_to_install(monkeypatch):
-    found = importlib.util.find_spec
-    without = lambda name: None if "flops" in name else found(name)  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", without)
-    monkeypatch.setattr(flops_layer.model_copies, "installed", list)
-    assert "profstack[all]" in str(flops_layer.FlopsWrapper().busy_reason(flops_layer.CHECK))
 
 
 def test_copies_are_counted_for_the_steps_that_count(monkeypatch):
