@@ -14,9 +14,8 @@ import pytest
 from profstack.capture.run_limits import DUE_S, FIXED_S, LOOK_S, PATIENCE_S, Limits
 from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, settle
 from profstack.capture.step_log import StepLog, StopRun
-from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
-from tests.support.engine import Alpha, VirtualTraining, milli, observed, patched
+from tests.support.engine import VirtualTraining, milli, observed, patched
 from tests.support.tables import cases, of
 
 INSTANT = Targets(settle_s=0.0)
@@ -236,21 +235,6 @@ def test_a_limit_ends_the_run_at_a_boundary_and_asks_twice(virtual, limits, plan
     assert caught == [(steps, 0), (steps + 1, 0)]
     state = one.engine.stopped_by, one.engine.events.done, len(one.steps)
     assert state == (why, True, steps + 1)
-
-
-def test_layers_that_observe_before_the_rule_is_known(bench, monkeypatch, moments):
-    monkeypatch.setattr(Alpha, "modes", (Mode("timed"), Mode("early", 0, 0, in_discovery=True)))
-    training, other = VirtualTraining(moments), VirtualTraining(moments)
-    both = training.living() | other.living()
-    one = bench("alpha", plan=[observed(2)], live_optimizers=lambda: both, origin=moments.now)
-    one.engine.begin()
-    modes = [[each.mode for each in one.wrapper("alpha").contexts]]
-    training.play("5 7")
-    modes.append([each.mode for each in one.wrapper("alpha").contexts])
-    training.optimizer.step()
-    other.step(0.011)
-    found = of(one.slices[0], "kind mode steps wall_s")
-    assert (modes, found) == ([[], ["early"]], ["alpha", "discovery", 1, approx(0.022)])
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
-from profstack.capture import user_regions
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 from profstack.capture.module_names import ModuleNames
 from profstack.storage.vocabulary import BACKWARD_RANGE
@@ -165,11 +164,6 @@ def test_a_class_with_a_call_of_its_own(hooked):
     assert hooked.told(lambda: results.append(net.eval()(ones(1, 2)))) == ["evaluated Own"]
     assert all(torch.equal(each, plain) for each in results)
     assert "__call__" in vars(Own)
-    # A frozen module of TorchScript has no mode left: it evaluates.
-    frozen = model()
-    del frozen.training
-    hooked.set_mode(LIGHT, frozen)
-    assert hooked.told(frozen, ones(1, 4)) == ["evaluated None"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -281,34 +275,6 @@ def test_each_module_and_pass_has_its_range(hooked, follows):
     # The first call of a known root says nothing but that it evaluates.
     told = Counter(each.split()[0] for each in hooked.heard)
     assert (told["evaluated"], told["backward_ended"]) == ((0, 2) if follows else (1, 0))
-
-
-@pytest.mark.parametrize("mode", [DISCOVER, RANGES])
-def test_a_call_may_begin_before_the_profiler_and_end_under_it(hooked, mode, monkeypatch):
-    profile, told = torch.profiler.profile(), []
-    monkeypatch.setattr(user_regions, "forward_to", told.append)
-
-    class Starting(nn.Module):
-        def forward(self, x):
-            profile.start()
-            hooked.emit_ranges(True)
-            return x
-
-    net = nn.Sequential(Starting(), nn.Identity())
-    hooked.set_mode(mode)
-    net(ones(2))
-    # No range on a thread that nobody observes, and none after it was told to stop.
-    elsewhere(net[1], ones(2))
-    assert net[1](ones(2)).shape == (2,)
-    hooked.stop_ranges()
-    assert told == [None] * (mode == RANGES)
-    net[1](ones(2))
-    profile.stop()
-    names = [event.name() for event in profile.profiler.kineto_results.events()]
-    emitted = [name for name in names if name.startswith("profstack::module")]
-    assert len(emitted) == (2 if mode == RANGES else 0)
-    assert (hooked.state.mode, hooked.state.ranging) == (DISCOVER, None)
-    assert hooked.names.inner_ranges == {}
 
 
 class Broken(nn.Module):

@@ -171,9 +171,3 @@ def test_where_it_cannot_be_told_there_is_a_reason_and_no_row(system, monkeypatc
         times.end()
         assert (times.take(), "ZeroDivisionError" in times.reason) == ([], True)
     assert times.readings == 3
-    monkeypatch.setattr(under_test, "thread_numbers", lambda process=None: None)
-    times = ThreadTimes()
-    times.begin()
-    times.end()
-    assert (times.take(), times.readings, times.took_s) == ([], 0, 0.0)
-    assert "CPU time of single threads" in times.reason

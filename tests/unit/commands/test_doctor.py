@@ -119,23 +119,6 @@ def test_a_layer_without_its_package_is_told_and_the_others_work(probes):
     ]  # fmt: skip
 
 
-def test_packages_that_are_absent_or_broken(probes):
-    for name in ("pandas", "rich"):
-        probes.packages[name] = {"version": None, "reason": ""}
-    for name in ("numpy", "snakeviz"):
-        probes.packages[name] = {"version": "1.0", "reason": "ImportError: x"}
-
-    def found(name):
-        check = checks()[f"tool {name}"]
-        return check.state, check.required, check.version, check.install
-
-    expected = {name: ("works", name == "jinja2", "2.5", None) for name in probes.packages}
-    bad = {"pandas": ("fails", True, None), "numpy": ("fails", True, "1.0")}
-    bad |= {"rich": ("absent", False, None), "snakeviz": ("fails", False, "1.0")}
-    expected |= {name: (*each, f"pip install {name}") for name, each in bad.items()}
-    assert {name: found(name) for name in probes.packages} == expected
-
-
 def test_the_device_is_stated(probes):
     for torch, cuda, said, cupti in (
         (TORCH, None, "without CUDA", None),

@@ -15,7 +15,6 @@ import pytest
 from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
 from profstack.readers.nsys import importing as nsys
-from profstack.readers.nsys import tool
 from profstack.report import files
 from profstack.storage.folder import DATABASE, Writer, facts_of, read_tables, write_run
 from tests.support.commands import refused
@@ -192,22 +191,6 @@ def test_files_of_several_formats_become_one_recording(source, tmp_path, capsys,
     assert main(["import", str(source), "--into", own]) == 0
     assert [each["file"] for each in report(Path(own))["imports"]][2:] == ["two.json", "a.sqlite"]
     assert len(report(Path(own))["layers"]) == 2
-
-
-def test_options_reach_the_exporter_and_the_page_is_opened(source, tmp_path, monkeypatch):
-    opened, asked = [], []
-    monkeypatch.setattr(import_, "open_page", opened.append)
-    monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
-    monkeypatch.setattr(tool, "sqlite_of", lambda *_, nsys_path: asked.append(nsys_path) or source)
-    monkeypatch.chdir(tmp_path)
-    Path("my.run.nsys-rep").touch()
-    for more in ([], ["--open", "--nsys-path", "/opt/nsys"]):
-        assert main(["import", "my.run.nsys-rep", *more]) == 0
-    assert asked == [None, "/opt/nsys"]
-    [page] = opened
-    assert "my" in page.parent.name
-    run = json.loads((page.parent / "logs" / "run.json").read_text("utf-8"))
-    assert (run["script"], run["argv"], run["run"]) == (None, [], {"exit_code": None})
 
 
 def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):

@@ -74,16 +74,6 @@ def test_without_a_listener_ranges_are_emitted_and_under_nsys_it_says_why(observ
     assert (slug, "--trace" in text) == ("no-listener", True)
 
 
-def test_reasons_not_to_be_available(monkeypatch):
-    reason = NvtxWrapper.unavailable_reason
-    assert reason() is None
-    with monkeypatch.context() as patch:
-        patch.setenv("NVTX_DISABLE", "1")
-        assert "NVTX_DISABLE" in reason()
-        patch.setattr("importlib.util.find_spec", lambda name: None)
-        assert "pip install nvtx" in reason()
-
-
 @pytest.mark.parametrize("fails", ["", "start", "synchronize", "stop"])
 def test_the_cuda_profiler_stands_round_the_slice(observed, domain, monkeypatch, fails):
     calls = []
