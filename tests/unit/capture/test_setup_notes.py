@@ -126,12 +126,6 @@ def test_an_optimizer_by_its_class_settings_and_tensors():
     flags = dict.fromkeys(on, True) | dict.fromkeys(off, False)
     unset = dict.fromkeys(("fused", "foreach", "nesterov"))
     assert found == words | sizes | flags | unset
-    groups = [{"params": [each]} for each in (*model.parameters(), half)]
-    groups[0] |= {"maximize": True, "momentum": 0.9}
-    optimizer = torch.optim.SGD(groups, lr=1e-3)
-    del optimizer.param_groups[1]["foreach"]
-    names = "maximize momentum weight_decay has_foreach"
-    assert of(stepped(optimizer), names) == [None, True, False, False]
 
 
 def sliced(number, kind="flops"):
