@@ -245,18 +245,3 @@ def test_an_error_ends_a_listener_alone_and_a_signals_reaches_the_script(
     assert first.heard == [(method, EVENTS[method])]
     assert then.heard == [*[(method, EVENTS[method])] * (not interrupted), *ALL]
     assert listener.takes_apart is True
-
-
-def test_a_layer_whose_listener_fails_has_failed(kit, signalled):
-    signalled(False)
-    made = kit("alpha", "beta")
-    alpha, beta = made.wrappers("alpha", "beta")
-    made.start(BOTH, 0, 4)
-    assert made.listener() is None
-    beta.heard = hearing("enter")
-    tell(made.listener(), "enter")
-    assert (beta.of("stop"), made.status(write=True)["beta"][0]) == ([()], "failed")
-    assert made.status()["alpha"] == ("empty", None)
-    alpha.raises["listener"] = ValueError("no listener")
-    assert made.listener() is None
-    assert made.status(write=True)["alpha"][0] == "failed"

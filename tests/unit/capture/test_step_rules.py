@@ -119,20 +119,6 @@ def test_steps_of_a_script(live, events, plans, steps):
     assert (script.plans, list(map(len, script.ends))) == (plans, steps)
 
 
-@cases(
-    "live events ends",
-    ("A", "mbA" * 3, [3.0, 6.0, 9.0]),
-    # Inference ends with the call; a hand-written update steps where its forward begins.
-    ("", "m" * 10, [float(number) for number in range(1, 11)]),
-    ("", "mb" * 10, [2.0 * number for number in range(1, 10)]),
-    ("", "b" * 4, [1.0, 2.0, 3.0, 4.0]),
-)
-def test_when_steps_begin_and_end(live, events, ends):
-    script = Script(live).run(events)
-    assert (script.found.first_start, script.ends) == (0.0, [ends])
-    assert script.finder.inference is (events == "m" * 10)
-
-
 def test_what_is_found_later():
     # A plan that is taken over begins with the steps that showed it.
     assert Script("A").run("mbA" * 20 + "mbBmbB").found.past_ends == (63.0, 66.0)

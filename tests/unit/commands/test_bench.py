@@ -151,15 +151,6 @@ def test_without_any_sample_there_is_no_recording(processes, capsys):
         assert ("nothing was recorded" in capsys.readouterr().err) is (code == 130)
 
 
-def test_layers_get_a_process_of_their_own_beside_compiled_code(processes):
-    processes.ends = {"layers": [-11]}
-    assert run("--compare eager,compile -q") == 139
-    found = fact()
-    assert (processes.started, found["layers_apart"]) == (["0", "layers"], True)
-    assert found["problems"] == ["the process of the layers: ended by signal 11"]
-    assert run_facts()["run"]["signal"] == 11
-
-
 def test_why_there_are_no_layers_and_peaks_are_of_the_torch_layer(processes, monkeypatch):
     given = []
     keep = lambda folder, *, measure, tell: given.append((measure, tell is not None))  # noqa: E731

@@ -40,19 +40,6 @@ def test_a_run_is_known_to_others_until_it_ends_or_is_killed(another):
     assert not is_running()
 
 
-def test_a_run_waits_a_few_ms_at_most(tmp_path):
-    import fcntl
-
-    with announced():
-        pass
-    with open(tmp_path / "cache" / "profstack" / "runs.lock") as held:
-        # One that asks, and was stopped by a signal while it did.
-        fcntl.flock(held, fcntl.LOCK_EX)
-        # Without an end it would wait for good.
-        with announced():
-            pass
-
-
 WAITS = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
 
 

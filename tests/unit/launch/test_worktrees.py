@@ -89,15 +89,11 @@ def test_a_script_is_looked_for_in_both_revisions(checkout, tmp_path, monkeypatc
     (tmp_path / "outside.py").touch()
     with made(checkout, "v1", "HEAD") as trees:
         assert trees.target(Target(("train.py", "-x"))).arguments == ("train.py", "-x")
-        whole = trees.target(Target((str(checkout / "train.py"),))).arguments[0]
-        assert whole == str(trees.tree / "train.py")
         assert trees.target(Target(("../outside.py",))).arguments == (str(tmp_path / "outside.py"),)
         with pytest.raises(
             TargetError, match=r"late\.py: it is not in revision v1; .*--share late"
         ):
             trees.target(Target(("late.py",)))
-    with made(checkout, "v1", "HEAD", shared=["new.py"]) as trees:
-        assert trees.target(Target(("new.py",))).arguments == ("new.py",)
 
 
 def test_what_is_no_revision_or_no_repository_is_said(checkout, tmp_path, monkeypatch):

@@ -214,19 +214,6 @@ def test_force_leaves_alone_what_no_run_has_made(folder, tmp_path, name):
     assert (folder / name).read_text() == "mine"
 
 
-def test_a_run_that_recorded_nothing_can_be_replaced_too(folder):
-    assert not storage.is_recording(folder)
-    (folder / "logs" / "run.json").write_text("{}")
-    assert storage.is_recording(folder)
-    create(folder, force=True)
-    # The folder of a layer is known from the options of a run that was killed.
-    (folder / "logs" / "options.json").write_text('{"layers": ["torch"]}')
-    (folder / storage.PROGRESS).touch()
-    (folder / "torch").mkdir()
-    create(folder, force=True)
-    assert [path.name for path in folder.iterdir()] == ["logs"]
-
-
 def test_the_ranks_of_a_launch_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -216,16 +216,6 @@ def test_what_no_run_writes_is_refused(folder, words):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_recording_may_be_in_another_encoding_and_have_more(folder):
-    before = read_tables(folder)
-    # As a later profstack would make them.
-    later = 'CREATE TABLE "later" ("a" TEXT)', 'ALTER TABLE steps ADD COLUMN "later" INTEGER'
-    hostile.sql(*later)(folder)
-    assert read_tables(folder) == before
-    hostile.TABLES["UTF-16"](folder)
-    assert read_tables(folder) == before
-
-
 def test_rows_that_form_no_tree_are_refused(folder):
     for number, statement in enumerate((
         "UPDATE modules SET parent_id = module_id WHERE module_id = 3",

@@ -93,15 +93,3 @@ def test_a_profiler_of_the_scripts_own_records_no_counting(monkeypatch):
     monkeypatch.undo()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert wrapper.busy_reason("count") == reason
-
-
-def test_copies_are_counted_for_the_steps_that_count(monkeypatch):
-    asked, note = [], ("flops-uncounted", "fvcore")
-    counted = lambda *given: (asked.append(given), ([{"flop": 5}], [note]))[1]  # noqa: E731
-    monkeypatch.setattr(flops_layer.model_copies, "count", counted)
-    for stamps, left_out in (([0.0] * 6, (1, 3)), ([0.0, 1.0], (0,))):
-        wrapper = begun(flops_layer.CHECK, 5, 2)
-        wrapper.stop()
-        taken = wrapper.take(stamps, {}, left_out)
-        assert (taken.frames["flop_counts"], taken.notes[-1]) == ([{"flop": 5}], note)
-    assert asked == [(2, {}, 3), (2, {}, 1)]

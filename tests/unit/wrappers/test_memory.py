@@ -156,14 +156,6 @@ def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
     assert "memory-profiler" in str(MemoryWrapper.unavailable_reason())
 
 
-def test_slices_without_lines(tmp_path):
-    assert slugs(MemoryWrapper().take([0.0, 1.0], {})) == ["empty-capture"]
-    wrapper = MemoryWrapper()
-    wrapper.start(SliceContext(4, "lines", 1, tmp_path))
-    wrapper.stop()
-    assert slugs(wrapper.take([0.0, 1e-9], {})) == ["no-lines"]
-
-
 # Resident set, malloc, device and its peak.
 MEMORY = {"A": (10, 20, 30, 40), "B": (13, 25, 37, 45), "C": (14, None, 36, 45)}
 MEMORY |= {"D": (20, 30, 40, 90), "E": (1, 2, None, None), "F": (3, 9, 5, 6)}
