@@ -264,26 +264,6 @@ def test_a_workload_without_steps_is_measured_whole(whole, moments):
     one.engine.finish()
     assert [row["plan"] for row in one.slices if row["kind"] == "alpha"] == [2]
     assert ("alpha", 2) in one.kinds
-    # Where steps are marked nothing is; the tool since the first line has seen the start-up.
-    one, training = whole("alpha", step_by="step")
-    assert one.engine.planned is None
-    one.engine.events.user_step()
-    assert (one.wrapper("alpha").of("take_startup"), one.notes) == ([("a tool",)], ["startup"])
-
-
-def test_detached_steps_go_by_unseen_until_rearmed(virtual):
-    one, training = virtual("alpha", plan=[observed(2), SlicePlan("clean", (), 2, 900)])
-    training.play("5 6 7 8")
-    armed = patched()
-    one.engine.detach()
-    assert patched() != armed
-    training.play("9 " * 10)
-    for script in ("10 11", "12"):
-        one.engine.rearm()
-        assert patched() == armed
-        training.play(script)
-    one.engine.finish()
-    assert len(one.steps) == 7
 
 
 def test_a_forked_child_has_no_hooks_and_writes_nothing(virtual):

@@ -102,25 +102,6 @@ def test_a_slice_lacks_steps_and_seconds(program):
     assert (planned.steps, planned.min_s) == (1, approx(0.25))
 
 
-def test_where_steps_can_be_marked_and_where_not(program):
-    for step_by, begins in (("step", True), ("module", False), (None, True)):
-        made = program(step_by=step_by)
-        assert made.marks.begin("train") is begins
-        made.engine.finish()
-    made = program(observed(2))
-    assert marks_of(made.engine) is made.marks
-    assert made.marks.begin("outer")
-    assert not made.marks.begin("inner")
-    made.moments.wait(0.5)
-    made.marks.ended()
-    made.marks.end()
-    assert made.marks.begin("inner")
-    made.engine.finish()
-    assert not made.marks.begin("after the end")
-    assert (made.marks.over, made.marks.complete, made.marks.all_seen) == (True, True, False)
-    assert marks_of(program().engine) is not made.marks
-
-
 def test_calls_of_a_function_with_what_comes_before_them(program, moments):
     made = program(observed(2))
 

@@ -134,21 +134,6 @@ def test_modules_that_are_no_attributes_go_by_their_class_below_their_caller():
     assert list(named_roots(net).by_path) == [*PATHS, "Net.child"]
 
 
-def test_module_with_answers_of_its_own():
-    class Strange(Net):
-        def named_modules(self, memo=None, prefix=""):
-            raise RuntimeError("not for you")
-
-        parameters = __eq__ = named_modules
-        __hash__ = None
-
-    strange = Strange()
-    names = named_roots(strange)
-    assert list(names.by_path) == [path.replace("Net", "Strange") for path in PATHS]
-    assert names.by_path["Strange"].parameters is None
-    assert names.known(strange) is names.by_path["Strange"]
-
-
 class Labelled:
     """Called like a module; asks for its own label from the caller's frame."""
 

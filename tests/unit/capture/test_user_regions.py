@@ -6,8 +6,6 @@ import threading
 import traceback
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from profstack.capture import user_regions
 from profstack.capture.user_regions import MOST_PENDING, RegionTotals, region
@@ -56,36 +54,6 @@ def test_what_is_open_at_the_edge_of_a_slice_is_cut_there(clock):
         clock.wait(4.0)
     clock.wait(8.0)
     assert clock.taken() == {"epoch": (0, 4.0)}
-
-
-SPAN = st.tuples(
-    *(st.integers(0, 2), st.integers(1, 3), st.integers(0, 30), st.integers(0, 9), st.booleans())
-)
-
-
-@given(st.lists(SPAN, max_size=20), st.lists(SPAN, max_size=4), st.integers(5, 12))
-def test_totals_are_those_of_the_parts_within_the_slice(ended, still, start):
-    end, expected, totals = 22, {}, RegionTotals()
-    totals.add((("own", "lost"), 1, 0.0, 9.0, True))
-    totals.begin(start)
-
-    def span(path, thread, entered, lasted, counts):
-        left = entered + lasted
-        # What ends at the very start is of the slice only if it began there, too.
-        if entered < end and (left > start or entered == left == start):
-            calls, wall_s, threads = expected.get(str(path), (0, 0, set()))
-            wall_s += (min(left, end) - max(entered, start)) * counts
-            expected[str(path)] = (calls + (entered >= start), wall_s, {*threads, thread})
-        return ("own", str(path)), thread, float(entered), float(left), counts
-
-    for each in ended:
-        totals.add(span(*each))
-    rows = totals.take(end, [span(*each) for each in still])
-    found = [(row["path"], row["calls"], row["wall_s"], row["threads"]) for row in rows]
-    known = [(path, *each[:2], len(each[2])) for path, each in expected.items()]
-    assert sorted(found) == sorted(known)
-    assert {row["on_steps_thread"] for row in rows} <= {0}
-    assert totals.take(end, []) == []
 
 
 def test_a_slice_of_very_many_spans_is_added_up_exactly():

@@ -16,7 +16,7 @@ from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
 from profstack.readers.nsys import importing as nsys
 from profstack.report import files
-from profstack.storage.folder import DATABASE, Writer, facts_of, read_tables, write_run
+from profstack.storage.folder import Writer, facts_of, read_tables, write_run
 from tests.support.commands import refused
 from tests.support.engine import table
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
@@ -64,11 +64,6 @@ def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
     Writer(tmp_path / "rec").close()
     assert [main([*into, "--process", str(PID)]) for _ in range(2)] == [0, 0]
     assert len(report(tmp_path / "rec")["tables"]["nsys_steps"]) == 2
-    database = tmp_path / "rec" / DATABASE
-    content = b"SQLite format 3\0" + bytes(5000)
-    database.write_bytes(content)
-    refused(capsys, *into)
-    assert database.read_bytes() == content
 
 
 def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, capsys):

@@ -91,14 +91,6 @@ def once_ready(monkeypatch):
     return things
 
 
-@pytest.mark.usefixtures("once_ready")
-def test_an_nsys_that_does_not_end_is_killed(nsys, monkeypatch):
-    monkeypatch.setattr(second_run, "_WRITING_S", 0.1)
-    monkeypatch.setattr(second_run, "_GRACE_S", 0.2)
-    does = f"touch \"$out.qdrep\"; trap '' INT TERM{UNTIL_ENDED}"
-    assert nsys(does, limit_s=0).exit_code == -signal.SIGKILL
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_us_ends_nsys_and_is_an_interrupt(nsys, number, once_ready):
     once_ready.append(lambda: os.kill(os.getpid(), number))

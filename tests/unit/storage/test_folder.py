@@ -11,7 +11,6 @@ from profstack.errors import RecordingError, UsageError
 from profstack.storage import folder as storage
 from profstack.storage.schema.layer_table import LayerTable, column
 from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION
-from profstack.storage.untrusted import Database
 from tests.support.tables import cases
 
 
@@ -78,19 +77,6 @@ def test_a_failed_transaction_leaves_nothing_and_blocks_nothing(folder, writer):
     writer.replace_all({"notes": [{"slug": "new"}], "layers": []})
     found = column_of(folder, "notes", "slug"), column_of(folder, "layers", "name")
     assert found == (["new"], [])
-
-
-def test_a_reader_sees_one_moment_while_slices_are_written(folder, writer, monkeypatch):
-    read = Database.read
-
-    def interrupted(self, table):
-        writer.write({"slices": [{"slice": 7}], "steps": [step(0)]})
-        return read(self, table)
-
-    monkeypatch.setattr(Database, "read", interrupted)
-    tables = storage.read_tables(folder)
-    # All of it is as the reading found it.
-    assert [tables[name][1] for name in ("slices", "steps")] == [[], []]
 
 
 def test_without_the_source_no_text_of_the_script_is_written(folder):

@@ -113,19 +113,6 @@ def test_what_each_mode_asks_of_the_profiler(wrapper, tmp_path, monkeypatch, cas
 # -- bounds and reasons ----------------------------------------------------------------------------
 
 
-def test_lines_give_way_to_others(wrapper, monkeypatch):
-    reasons = lambda: [str(wrapper.busy_reason(mode)) for mode in ("lines", "timed")]  # noqa: E731
-    sys.settrace(lambda *_: None)
-    traced = reasons()
-    sys.settrace(None)
-    assert ("settrace" in traced[0], traced[1]) == (True, "None")
-    with monkeypatch.context() as patch:
-        patch.setattr(torch_profiler, "has_compiled", lambda: True)
-        assert ("dynamo" in reasons()[0], reasons()[1]) == (True, "None")
-    monkeypatch.setattr(torch_profiler, "_on_main_thread", lambda: False)
-    assert reasons() == ["None"] * 2
-
-
 # -- the script's own torch.profiler ---------------------------------------------------------------
 
 
