@@ -117,6 +117,22 @@ def test_ranges_of_the_package_are_regions(observed, monkeypatch):
     assert taken(observed) == {f"nvtx {name}": row for name, row in rows.items()}
 
 
+def test_started_ranges_without_a_handle_are_timed_one_at_a_time(observed):
+    start = BOUND["start_range"]
+    nvtx.end_range(start("one"))
+    assert script_ranges.missing() is None
+    for _ in range(2):
+        assert start("overlaps") is None
+        observed.wait(1.0)
+    for _ in range(3):
+        nvtx.end_range(None)
+    start("two")
+    observed.wait(1.0)
+    nvtx.end_range(None)
+    assert taken(observed) == {"nvtx one": (1, 0.0), "nvtx two": (1, 1.0)}
+    assert "nvtx.push_range" in script_ranges.missing()
+
+
 def test_after_a_compilation_nothing_is_put_on(monkeypatch):
     before = everything()
     with monkeypatch.context() as patch:

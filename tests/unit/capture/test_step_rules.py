@@ -72,14 +72,12 @@ RARELY = "".join("mbAmbB" if number % 100 == 0 else "mbA" for number in range(30
 
 @cases(
     "live events plans steps",
-    ("A", "mbA" * 10, A, [10]),
     ("A", ("mb" * 64 + "A") * 5, A, [5]),
     # A GAN, one with a critic trained more often, and three of them.
     ("AB", "mbAmbB" * 20, B, [20]),
     ("AB", ("mbA" * 5 + "mbB") * 12, B, [12]),
     # One that never steps: what was seen while it was waited for is counted.
     ("ABC", "mbAmbB" * 20, B, [20]),
-    ("AB", "mbA" * 20, A, [20]),
     # One after the other. Up to 3 steps nobody knows that A is not to be followed by B.
     ("AB", "mbA" * 3 + "mbB" * 30, B, [30]),
     ("AB", "mbA" * 10 + "mbB" * 30, AB, [10, 30]),
@@ -93,12 +91,10 @@ RARELY = "".join("mbAmbB" if number % 100 == 0 else "mbA" for number in range(30
     ("AB", RARELY, [*B, *A], [1, 299]),
     # Another loop with optimizers of its own, all of which step once in an iteration.
     ("CAB", "mbC" * 30 + "mbAB" * 30, [("optimizer", "C"), *B], [30, 30]),
-    ("CAB", "mbAB" * 30 + "mbC" * 20, [*B, ("optimizer", "C")], [30, 20]),
     # A critic alone at first, and a second phase in which the end of the cycle sleeps.
     ("AB", "mbA" * 60 + "mbAmbB" * 40, AB, [62, 39]),
     ("AB", "mbAmbB" * 30 + "mbA" * 60, [*B, *A], [30, 60]),
     # Without an optimizer: where the forward begins, or the call ends, of the largest module.
-    ("", "mb" * 10, M, [9]),
     ("", "nbmb" * 10, M, [9]),
     ("", "b" * 10, BACKWARD, [10]),
     ("", "mmg" * 6, [("generate", None)], [6]),

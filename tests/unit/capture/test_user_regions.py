@@ -1,7 +1,6 @@
 """`profstack.region`: paths and exact times, on threads, in generators and in coroutines."""
 
 import asyncio
-import contextlib
 import threading
 import traceback
 
@@ -155,17 +154,6 @@ def test_a_generator_that_stands_still_is_around_nothing(clock):
         assert here() == "after"
     load = {"load": (1, 3.0), "load/decode": (2, 1.0)}
     assert clock.taken() == {**load, "train": (2, 2.0), "after": (1, 0.0)}
-
-
-def test_a_generator_made_into_a_context_manager_is_around_its_body(clock):
-    @contextlib.contextmanager
-    def phase(name):
-        with region(name):
-            yield
-
-    with phase("a"), phase("b"), region("c"):
-        assert here() == "a/b/c"
-    assert set(clock.taken()) == {"a", "a/b", "a/b/c"}
 
 
 def test_tasks_keep_their_own_paths_and_know_who_started_them(clock):

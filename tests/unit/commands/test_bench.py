@@ -156,8 +156,7 @@ def test_why_there_are_no_layers_and_peaks_are_of_the_torch_layer(processes, mon
     keep = lambda folder, *, measure, tell: given.append((measure, tell is not None))  # noqa: E731
     monkeypatch.setattr("profstack.launch.peaks.keep_peaks", keep)
     for words, left, why, measured, told in (
-        *(("", True, None, True, True), ("-q", True, None, True, False)),
-        *(("--no-peaks", True, None, False, True), ("--layers flops", True, None, False, True)),
+        *(("-q", True, None, True, False), ("--layers flops", True, None, False, True)),
         ("", False, "ended before", False, True),
         ("--layers none", False, "--layers none", False, True),
     ):

@@ -14,7 +14,6 @@ import pytest
 
 from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
-from profstack.readers.nsys import importing as nsys
 from profstack.report import files
 from profstack.storage.folder import Writer, facts_of, read_tables, write_run
 from tests.support.commands import refused
@@ -157,7 +156,7 @@ def taker(layer, asked):
     return take
 
 
-def test_files_of_several_formats_become_one_recording(source, tmp_path, capsys, monkeypatch):
+def test_files_of_several_formats_become_one_recording(tmp_path, capsys, monkeypatch):
     asked, own = [], str(tmp_path / "own")
     known = [replace(ONE, take=taker("torch", asked)), replace(TWO, take=taker("cprofile", asked))]
     monkeypatch.setattr(import_, "_formats", lambda: known)
@@ -182,10 +181,6 @@ def test_files_of_several_formats_become_one_recording(source, tmp_path, capsys,
     assert (found["status"], found["script"], found["step"]["reason"]) == ("complete", None, None)
     doubled = refused(capsys, "import", str(tmp_path / "two.json"), "--into", own)
     assert "figures of the layer cprofile already" in doubled
-    known.append(nsys.FORMAT)
-    assert main(["import", str(source), "--into", own]) == 0
-    assert [each["file"] for each in report(Path(own))["imports"]][2:] == ["two.json", "a.sqlite"]
-    assert len(report(Path(own))["layers"]) == 2
 
 
 def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 from mprof import read_mprofile_file
 
 from profstack.layer import SliceContext
-from profstack.readers.memory import lines as memory_lines
 from profstack.readers.memory import memory_profiler as by_tool
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
@@ -139,7 +138,7 @@ def test_memory_profilers_own_figures_stand_beside_those_of_the_same_runs(
         assert row.get("memory_profiler_reason") == why
 
 
-def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
+def test_it_gives_way_to_a_trace_function_of_the_script(observe, monkeypatch):
     wrapper = MemoryWrapper()
     assert wrapper.busy_reason("lines") is None
     captured = observe(lambda _: sys.settrace(lambda *_: None))
@@ -151,9 +150,6 @@ def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
     assert (slugs(captured), captured.frames) == (["gave-way"], {})
     assert captured.memory_bytes
     sys.settrace(None)
-    assert MemoryWrapper.unavailable_reason() is None
-    monkeypatch.setattr(memory_lines, "find_spec", lambda name: None)
-    assert "memory-profiler" in str(MemoryWrapper.unavailable_reason())
 
 
 # Resident set, malloc, device and its peak.
