@@ -3,6 +3,7 @@
     python scripts/mutants.py                                      what `make mutants` judges
     python scripts/mutants.py --only profstack/stats --count 60    more of one folder or file
     python scripts/mutants.py --only profstack/units.py --list  the places and changes alone
+    python scripts/mutants.py --earlier RUN.log  what a run printed: its killers are asked first
 
 The changes ("mutants") are those of Cosmic Ray where they fit, and five that this field needs:
 median for mean and the like, swapped operands, first for last, a number halved or doubled, a
@@ -34,7 +35,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -454,6 +455,7 @@ class Sandbox:
         # A file changed within a second and of the same length would be taken from the cache of
         # compiled code: each mutant gets a time of its own.
         self.clock = int(time.time()) + 1_000
+        self.passed: dict[str, bool] = {}
 
     def run(self, files: Sequence[str], limit_s: float) -> tuple[str, float, str]:
         """Run test files in a fork: "passed", "failed" or "timeout", the seconds, the output."""
@@ -476,6 +478,12 @@ class Sandbox:
         if word == "timeout":
             os.waitpid(child, 0)
         return word, time.monotonic() - begun, log.read_text(errors="replace")
+
+    def passes(self, test: str) -> bool:
+        """Whether a test exists and passes as the checkout is; it is asked once."""
+        if test not in self.passed:
+            self.passed[test] = self.run([test], SHORTEST_LIMIT_S)[0] == "passed"
+        return self.passed[test]
 
     @contextlib.contextmanager
     def changed(self, mutant: Mutant) -> Iterator[None]:
@@ -538,10 +546,22 @@ class Outcome:
     by: str = ""
 
 
-def try_module(mutants: Sequence[Mutant]) -> list[Outcome]:
-    """Try the mutants of one module. Its tests must pass without any."""
+def try_module(mutants: Sequence[Mutant], killers: Mapping[str, str]) -> list[Outcome]:
+    """Try the mutants of one module: each with its killer of an earlier run, then with the tests.
+
+    The tests must pass without any mutant.
+    """
     assert _sandbox is not None
-    left, outcomes = list(mutants), []
+    left, outcomes = [], []
+    for mutant in mutants:
+        killer = killers.get(mutant.text(), "")
+        if killer and _sandbox.passes(killer):
+            with _sandbox.changed(mutant):
+                word, _, log = _sandbox.run([killer], SHORTEST_LIMIT_S)
+            if word != "passed":
+                outcomes.append(Outcome(mutant, "killed", _killer(word, log)))
+                continue
+        left.append(mutant)
     for files in filter(None, stages(mutants[0].path)):
         if not left:
             break
@@ -570,6 +590,12 @@ def _killer(word: str, log: str) -> str:
         return "the time limit"
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", log, re.MULTILINE)
     return failed[0] if failed else "an error of the run"
+
+
+def killers_of(printed: str) -> dict[str, str]:
+    """The test that killed each mutant, by the mutant's text, as an earlier run printed them."""
+    mutant, test = r"(.*\n.*\n    \+ .*?)", r"(tests/\S+::\w+)\S*"
+    return dict(re.findall(rf"^killed: {mutant}  {test}$", printed, re.MULTILINE))
 
 
 # --- The table ---
@@ -617,6 +643,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=COUNT, help="mutants to draw, about")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
+    parser.add_argument("--earlier", type=Path, help="what an earlier run printed")
     parser.add_argument("--lines", help="with --only FILE: places in these lines alone, e.g. 10-40")
     given = parser.parse_args()
     chosen = [
@@ -638,10 +665,11 @@ def main() -> int:
     for mutant in drawn:
         by_module[mutant.path].append(mutant)
     reasons, outcomes = equivalents(), []
+    killers = killers_of(given.earlier.read_text("utf-8")) if given.earlier else {}
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(given.workers, initializer=_begin) as pool:
         ahead = sorted(by_module.values(), key=len, reverse=True)
-        futures = [pool.submit(try_module, mutants) for mutants in ahead]
+        futures = [pool.submit(try_module, mutants, killers) for mutants in ahead]
         for future in as_completed(futures):
             for outcome in future.result():
                 outcomes.append(outcome)

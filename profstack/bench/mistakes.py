@@ -22,7 +22,7 @@ import numpy as np
 from profstack.bench import cold_start
 from profstack.bench.measure import Policy
 from profstack.bench.subject import CallUnavailableError, Subject, in_a_line
-from profstack.bench.variants import quietly
+from profstack.readers.torchtrace.bounds import quiet_kineto
 from profstack.stats.blocks import timed_block, undisturbed
 from profstack.stats.clock import Clock
 from profstack.stats.summary import Ratio, median_interval, pooled_ratio
@@ -374,7 +374,7 @@ def _under_torch_profiler(bench: Bench) -> Figures:
     profiler = functools.partial(torch.profiler.profile, activities=activities, record_shapes=True)
     # The first profiler of a process initialises its tool, once.
     with ExitStack() as first:
-        with quietly():
+        with quiet_kineto():
             first.enter_context(profiler())
         first.enter_context(bench.subject.conditions())
         bench.subject.step()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from profstack.bench.measure import Measurement, Policy, is_known, measure
 from profstack.bench.subject import Subject
 from profstack.bench.variant_build import COMPILE, EAGER, NAMES, Comparison, Leaves, VariantCall
 from profstack.errors import UsageError
+from profstack.readers.torchtrace.bounds import quiet_kineto
 from profstack.stats.blocks import SYNCHRONISED, Samples, timed_block, undisturbed
 from profstack.stats.clock import Clock
 from profstack.stats.summary import Ratio, pooled_ratio
@@ -100,7 +100,7 @@ def counted(
     if profiler._profiler_enabled():
         return Counts(note="not counted: another torch profiler is at work")
     try:
-        with quietly():
+        with quiet_kineto():
             events = _events(step, clock, on_device=on_device)
     except RuntimeError as error:
         lines = str(error).splitlines() or [type(error).__name__]
@@ -156,24 +156,6 @@ def _outermost(events: list[Any]) -> int:
             count += 1
             thread, until = of_thread, start - minus_duration
     return count
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Silence Kineto, which prints to standard error when a torch profiler starts.
-
-    It reads its level once, when the first profiler of the process starts; the environment is
-    restored.
-    """
-    before = os.environ.get("KINETO_LOG_LEVEL")
-    os.environ["KINETO_LOG_LEVEL"] = "6"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("KINETO_LOG_LEVEL", None)
-        else:
-            os.environ["KINETO_LOG_LEVEL"] = before
 
 
 # -- the loop of a comparison ------------------------------------------------

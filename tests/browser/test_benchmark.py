@@ -25,9 +25,8 @@ def point(index, wall, **more):
 
 def test_modes_are_peaks_above_the_valleys_and_intervals_on_one_scale(lab):
     cases = {
-        (2, 3, 90, 3, 1, 2, 80, 4): [2, 6], (90, 3, 1, 2, 5): [0], (5, 9, 20, 9, 5): [2],
+        (2, 3, 90, 3, 1, 2, 80, 4): [2, 6], (90, 3, 1, 2, 5): [0], (1, 1, 1): [],
         (40, 40, 40, 10, 40, 40, 40): [1, 5], (99, 99, 99, 90, 90, 90, 95, 95, 95, 0): [1],
-        (1, 1, 1): [], (0, 0, 60, 0, 0, 0, 0, 12, 0): [2],
     }  # fmt: skip
     tell = "(...counts) => T.benchmark.modesOf({counts, start_s: 0, width_s: 1}).map(Math.floor)"
     found = lab.values(tell, cases)
@@ -66,10 +65,6 @@ def test_charts_have_the_samples_where_they_are(lab):
     assert [bars["y"], beyond["y"]] == [BARS["counts"], [1]]
     assert beyond["x"][0] > 0.018
     assert modes["x"] == pytest.approx([0.0125, 0.0165], abs=0.0011)
-    walls = [wall for _, wall in BENCH["bench"]["warmup"]["points"]]
-    slowest, last = lab.values("T.dom.formatSeconds", [max(walls), walls[-1]])
-    said = lab.all("#warmup .chart-says")[0]
-    assert said.startswith(f"Slowest call {slowest}, last {last}; ")
     points = [
         point(5, 0.004), point(6, 0.005, outlier=True), point(7, 0.041, flags="eval"),
         point(9, None),
@@ -80,17 +75,7 @@ def test_charts_have_the_samples_where_they_are(lab):
     assert drawn["xaxis"]["range"] == [4.5, 9.5], "half a step at each end"
     assert [clean["x"], clean["y"]] == [[5, 6, 7], [0.004, 0.005, 0.041]]
     assert clean["marker"]["symbol"] == ["circle", "circle-open", "diamond"]
-
-    def pressed(box):
-        return lab.all(f"#steps-{box} button", "one.getAttribute('aria-pressed')")
-
-    assert pressed("tools") == ["false", "true"], "41 ms is more than 8 times the clean median"
-    lab.press("#steps-tools", "linear")
-    for shown in (False, True):
-        lab.press("#steps-legend", "clean")
-        assert lab.chart("#steps-chart")[0]["clean"].get("visible", True) is shown
-        assert pressed("legend")[0] == str(shown).lower()
     median = RUN["facts"]["benchmark"]["median_s"]
     for factor, log in ((7.99, "false"), (8.01, "true")):
         lab.draw(changed(RUN, steps__points=[point(1, factor * median)]), *HOW)
-        assert pressed("tools")[1] == log
+        assert lab.all("#steps-tools button", "one.getAttribute('aria-pressed')")[1] == log

@@ -21,48 +21,23 @@ def charted(page, box):
     page.settle()
 
 
-def point_at(page, box, name, number):
-    """What the tip says while the pointer is on a point of a trace."""
-    x, y = page.evaluate(
-        f"(() => {{ const chart = document.querySelector({box!r} + ' .js-plotly-plot'), around ="
-        f" chart.getBoundingClientRect(), one = chart._fullData.find(one => one.name === {name!r});"
-        " const axis = id => chart._fullLayout[id[0] + 'axis' + id.slice(1)];"
-        " const x = axis(one.xaxis || 'x'), y = axis(one.yaxis || 'y');"
-        f" return [around.left + x._offset + x.d2p(one.x[{number}]),"
-        f" around.top + y._offset + y.d2p(one.y[{number}])]; }})()"
-    )
-    # Coming from elsewhere: the pointer may be there already.
-    for left, top in ((x + 60, y + 60), (x, y)):
-        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=left, y=top)
-        page.settle()
-    return texts(page, ".tip:not([hidden])")[0]
-
-
 def test_texts_of_charts_are_no_markup(lab):
-    lab.check("T.charts.plotText", {"<b>&\u202e": "&lt;b&gt;&amp;\\u202e", "a": "a"})
+    lab.check("T.charts.plotText", {"<b>&\u202e": "&lt;b&gt;&amp;\\u202e"})
     names = {"x" * 30: "x" * 30, "<" + "y" * 30: "…" + "y" * 29, ("abcdef", 4): "…def"}
     lab.check("T.charts.plotName", names)
     lab.check("T.charts.cutText", {("abcd", 4): "abcd", ("abcde", 4): "abc…"})
-    ticks = {
-        "50.00 ms": "50 ms", "1.50 s": "1.5 s", "100 B": "100 B", "0.10": "0.1", "1.05 k": "1.05 k",
-    }  # fmt: skip
-    lab.check("T.charts.tickText", ticks)
+    lab.check("T.charts.tickText", {"50.00 ms": "50 ms", "1.50 s": "1.5 s", "1.05 k": "1.05 k"})
 
 
 TICKS = {
-    ("s", 0, 0.011): ["0", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"],
     ("s", 0.0101, 0.0109): ["10.2 ms", "10.4 ms", "10.6 ms", "10.8 ms"],
-    ("s", 0, 3.2): ["0", "1 s", "2 s", "3 s"],
     ("s", 0, 200): ["0", "1 min 0 s", "2 min 0 s", "3 min 0 s"],
     ("s", 0, 150): ["0", "50 s", "1 min 40 s", "2 min 30 s"],
     ("s", 0, 1e6): ["0", "48 h 0 min", "96 h 0 min", "144 h 0 min", "192 h 0 min", "240 h 0 min"],
     ("bytes", 0, 700 * 2**20): ["0", "200 MiB", "400 MiB", "600 MiB"],
     ("bytes", 0, 3000): ["0", "512 B", "1 KiB", "1.5 KiB", "2 KiB", "2.5 KiB"],
-    ("bytes", 0, 1000): ["0", "200 B", "400 B", "600 B", "800 B", "1000 B"],
-    ("bytes", 0, 2500 * 1024): ["0", "512 KiB", "1 MiB", "1.5 MiB", "2 MiB"],
     ("count", 0, 45_000): ["0", "10 k", "20 k", "30 k", "40 k"],
     ("plain", 0, 3.4): ["0", "1", "2", "3"],
-    ("plain", 0, 103): ["0", "20", "40", "60", "80", "100"],
     ("share", 0, 0.9): ["0", "20 %", "40 %", "60 %", "80 %"],
     ("other", 0, 6): ["0", "1", "2", "3", "4", "5", "6"],
 }
@@ -83,6 +58,10 @@ def test_ticks_are_round_or_logarithmic_in_the_units_of_the_page(lab):
     made = lab.js("T.charts.axis('rate', 10, 1000, {log: true, title: 'a<b', until: 50})")
     assert (made["range"], made["tickvals"]) == ([1, 3], [10, 20, 50])
     assert made["title"]["text"] == "a&lt;b"
+    # From 1 to 100 on both axes: 10 is in the middle of 400 by 200 pixels.
+    frame = "T.charts.logFrame(400, 200, [1, 100], [1, 100])"
+    box = lab.js(f"T.charts.pointBox({frame}, 10, 1, 6)")
+    assert box == pytest.approx({"left": 194, "right": 206, "top": 194, "bottom": 206})
 
 
 @pytest.mark.parametrize("narrow", [False, True])
@@ -99,25 +78,6 @@ def test_bars_lie_on_one_scale(lab, narrow):
     assert bars["error_x"]["arrayminus"] == [pytest.approx(0.002), None, pytest.approx(0.003)]
     # A whisker may reach 1.8 times as far as the longest bar: what is beyond is cut, and marked.
     assert drawn["xaxis"]["range"] == [0, pytest.approx(1.8 * 0.02 * 1.03)]
-
-
-def test_a_chart_that_fails_says_so(lab):
-    assert "why" in lab.script("failing_chart")
-
-
-def test_a_chart_has_usual_margins_tells_its_click_and_places_its_labels(lab):
-    layout = lab.js(f"T.charts.chartLayout({{margin: {{t: 5}}}}, {THEME}, 300)")
-    assert layout["margin"] == {"l": 62, "r": 14, "t": 5, "b": 42, "pad": 0}
-    assert lab.values(snippet("chart_clicks"), [(["first", "second"],)]) == [["first"]]
-    # From 1 to 100 on both axes: 10 is in the middle of 400 by 200 pixels.
-    frame = "T.charts.logFrame(400, 200, [1, 100], [1, 100])"
-    box = lab.js(f"T.charts.pointBox({frame}, 10, 1, 6)")
-    assert box == pytest.approx({"left": 194, "right": 206, "top": 194, "bottom": 206})
-
-
-def test_what_lies_inside_is_told_a_few_at_a_time(lab):
-    rows = snippet("inside_list")
-    assert lab.js(rows) == [9, "n5959 B59 %", "and 51 more", 49, "and 11 more", ["n59"]]
 
 
 # ---- Hierarchies
@@ -171,7 +131,6 @@ ArrowRight small, 22 B, 22 % of what is drawn
 ArrowDown leaf, 20 B, 20 % of what is drawn
 ArrowUp small, 22 B, 22 % of what is drawn
 ArrowLeft big, 60 B, 60 % of what is drawn
-ArrowLeft big, 60 B, 60 % of what is drawn
 ArrowDown inner, 41 B, 41 % of what is drawn
 opened
 Enter inner, 41 B, 100 % of what is drawn
@@ -198,7 +157,6 @@ def test_the_real_library_draws_zooms_and_points(opened):
     page.go("benchmark")
     charted(page, "#steps-chart")
     assert "step" in texts(page, "#steps-chart svg.main-svg text")
-    assert "step 4" in point_at(page, "#steps-chart", "clean", 0)
     # After a zoom there are other ticks, all within the range.
     chart = PLOT % "#steps-chart"
     before = page.evaluate(f"{chart}.layout.xaxis")
@@ -211,10 +169,6 @@ def test_the_real_library_draws_zooms_and_points(opened):
     assert all(zoomed[0] <= one <= zoomed[1] for one in after["tickvals"])
     choose(page, "#steps-tools", "log")
     page.wait_for(f"{chart}.layout.yaxis.type === 'log'")
-    drawn = page.evaluate(f"Number({chart}.dataset.drawn)")
-    page.click("#theme")
-    page.wait_for(f"{chart}.dataset.drawn > {drawn}")
-    page.evaluate("localStorage.removeItem('profstack-theme')")
     page.go("modules")
     charted(page, "#module-picture")
     found = page.evaluate(snippet("press_features"))

@@ -64,7 +64,6 @@ VERDICTS = {
 def test_verdicts_of_mistakes_follow_their_interval(lab):
     chip = "(factor, ci95_low, ci95_high) => T.compare.verdictChip({factor, ci95_low, ci95_high})"
     lab.check(f"(...given) => ({chip})(...given).textContent", VERDICTS)
-    small = {0: "0", 0.00099: "9.9e−4", 0.001: "0.0010", 0.5: "0.50", 2.1e-6: "2.1e−6"}
-    lab.check("T.compare.smallNumber", small)
+    lab.check("T.compare.smallNumber", {0: "0", 0.00099: "9.9e−4", 0.001: "0.0010"})
     count = "(value) => T.compare.countCell('n', {n: 60})(value, {variant: 'x'}).textContent"
     lab.check(count, {70: "70 (+10)", 50: "50 (−10)", 60: "60", None: "–"})

@@ -5,26 +5,20 @@ import math
 
 import pytest
 
-from tests.support.browser import snippet
-from tests.support.lab import hash_of
-
 SECONDS = {
-    0: "0 s", 9.994e-10: "1.00 ns", 1e-12: "0.00 ns", 4.56e-9: "4.56 ns", 45.6e-9: "45.6 ns",
-    999.4e-9: "999 ns", 999.6e-9: "1.00 µs", 9.994e-6: "9.99 µs", 9.996e-6: "10.0 µs",
+    0: "0 s", 4.56e-9: "4.56 ns", 999.4e-9: "999 ns", 999.6e-9: "1.00 µs", 9.996e-6: "10.0 µs",
     99.94e-6: "99.9 µs", 99.96e-6: "100 µs", 0.9994: "999 ms", 0.9996: "1.00 s", 59.94: "59.9 s",
-    59.95: "1 min 0 s", 61.6: "1 min 2 s", 3599.4: "59 min 59 s", 3599.6: "1 h 0 min",
-    7384: "2 h 3 min", -0.0205: "−20.5 ms", -75: "−1 min 15 s",
+    59.95: "1 min 0 s", 3599.4: "59 min 59 s", 3599.6: "1 h 0 min", -75: "−1 min 15 s",
 }  # fmt: skip
 BYTES = {
-    0: "0 B", 1000: "1000 B", 1023: "1023 B", 1023.4: "1023 B", 1024: "1.00 KiB", 2.5: "2.50 B",
-    1536: "1.50 KiB", 1_000_000: "977 KiB", 1_048_576: "1.00 MiB", 10 * 2**20: "10.0 MiB",
-    1023 * 1024: "1023 KiB", 3 * 2**30: "3.00 GiB", 5 * 2**40: "5.00 TiB", 7 * 2**50: "7.00 PiB",
+    0: "0 B", 1023: "1023 B", 1023.4: "1023 B", 1024: "1.00 KiB", 2.5: "2.50 B",
+    1023 * 1024: "1023 KiB", 10 * 2**20: "10.0 MiB", 3 * 2**30: "3.00 GiB", 5 * 2**40: "5.00 TiB",
     9000 * 2**50: "9000 PiB", -4096: "−4.00 KiB",
 }  # fmt: skip
 COUNTS = {
-    0: "0", 0.12345: "0.123", 0.99: "0.99", 1: "1", 2.5: "2.50", 12: "12", 12.34: "12.3",
-    999: "999", 999.4: "999", 999.6: "1.00 k", 1500: "1.50 k", 25_000: "25.0 k", 3e6: "3.00 M",
-    4e9: "4.00 G", 5e12: "5.00 T", 6e15: "6.00 P", 7e18: "7.00 E", 8e21: "8000 E", -2500: "−2.50 k",
+    0: "0", 0.12345: "0.123", 1: "1", 2.5: "2.50", 12: "12", 12.34: "12.3", 999.4: "999",
+    999.6: "1.00 k", 3e6: "3.00 M", 4e9: "4.00 G", 5e12: "5.00 T", 6e15: "6.00 P", 7e18: "7.00 E",
+    8e21: "8000 E", -2500: "−2.50 k",
 }  # fmt: skip
 SHARES = {
     0: "0.0 %", 0.0009: "<0.1 %", -0.0009: "<0.1 %", 0.001: "0.1 %", 0.0994: "9.9 %", 0.1: "10 %",
@@ -56,18 +50,13 @@ def test_each_unit_has_its_format(lab):
     lab.check("T.dom.formatValue", cases)
     wanted = [["span.none role=img title=why aria-label=not measured: why “–”"], "0 s"]
     assert lab.js("[T.dom.shown(undefined, 's', 'why'), T.dom.shown(0, 's')]") == wanted
-    assert lab.js("T.dom.none()")[0] == (
-        "span.none role=img title=not measured aria-label=not measured “–”"
-    )
 
 
 def test_times_close_together_are_told_apart(lab):
     cases = {
-        ("[[0.01285, 0.01294]]", 0.01289): "12.89 ms",
         ("[[0.01285, 0.01294], 0.5]", 0.01285): "12.85 ms",
         ("[[0.01285, 0.0129401], 1]", 0.01285): "12.850 ms", ("[[2, 3, null]]", 2.5): "3 s",
         ("[[2, 2.2, 3]]", 2.25): "2.3 s", ("[[2e-6, 2.0000001e-6], 0, 3]", 2e-6): "2.000 µs",
-        ("[[0.0009, 0.0011]]", 0.001): "1.0 ms", ("[[3e-10, 5e-10]]", 3e-10): "0.3 ns",
         ("[[0.004, 0.004]]", 0.004): "4.00 ms", ("[[]]", 61): "1 min 1 s",
     }  # fmt: skip
     assert [
@@ -75,9 +64,8 @@ def test_times_close_together_are_told_apart(lab):
     ] == list(cases.values())
     spans = {
         (0.0100, 0.0101): "10.00 ms – 10.10 ms", (0.0100, 0.01099): "10.0 ms – 11.0 ms",
-        (0.0100, 0.0112): "10.0 ms – 11.2 ms", (0.0100, 0.0100): "10.0 ms – 10.0 ms",
         (59.9, 59.94): "59.90 s – 59.94 s", (59.9, 60.1): "59.9 s – 1 min 0 s",
-        (59.9, 59.95): "59.9 s – 1 min 0 s", (None, 1): None, (1, None): None,
+        (None, 1): None, (1, None): None,
     }  # fmt: skip
     lab.check("T.dom.spanText", spans)
 
@@ -91,10 +79,9 @@ def test_medians_paths_and_words_and_signs_that_nobody_sees(lab):
     lab.check("T.dom.shortPath", short)
     counts = {(1, "step"): "1 step", (1234, "step"): "1,234 steps", (2, "is", "are"): "2 are"}
     lab.check("T.dom.plural", counts)
-    wanted = ["a", "–", "3, –", "a b 1, d 2"]
-    assert lab.values("T.dom.asText", ["a", None, ([3, None],), {"a_b": 1, "d": [2]}]) == wanted
-    # 5381 * 33 xor "a" (97), and so on for each letter, in 32 bits.
-    lab.check("T.dom.hash", {"sär": hash_of("sär"), "": 5381})
+    lab.check("T.dom.asText", {("a",): "a", (None,): "–", ((3, None),): "3, –"})
+    # 5381 times 33 xor "s" (0x73), and so on for "ä" (0xE4) and "r" (0x72), in 32 bits.
+    lab.check("T.dom.hash", {"sär": 193429184, "": 5381})
     signs = {"a\u202eb": "a\\u202eb", "\x1b[31m": "\\u001b[31m", "\x07\x7f": "\\u0007\\u007f"}
     signs |= {"\u2066\x9b": "\\u2066\\u009b", "a\tb\nc": "a\tb\nc", "ä€": "ä€"}
     lab.check("T.dom.visible", signs)
@@ -117,7 +104,6 @@ def test_every_origin_has_its_words_and_a_number_is_told_in_full(lab):
         "OWN_COUNT": "counted by profstack", "FACT": "a fact about the run, no measurement",
         "CALIBRATED": f"calibrated: seen by the torch layer{SPEED}",
         "RAW_CPROFILE": f"raw: as the cprofile layer saw it{COST}",
-        "{kind: 'clean', layer: 'torch'}": f"clean: measured by the torch layer{BARE}",
         "{kind: 'raw', layer: 'nsys'}": f"raw: as Nsight Systems saw it{COST}",
         "{kind: 'counted', source: 'shapes', layer: 'torch'}": "counted by shapes",
         "{kind: 'rate', over: 'clean', source: 'shapes'}": rate,
@@ -133,28 +119,3 @@ def test_every_origin_has_its_words_and_a_number_is_told_in_full(lab):
     told = lab.values("(value, unit) => T.dom.numberTitle(value, {unit})", given)
     assert told == ["0.1 s", "2048 bytes", "7 FLOP", "7 MAC", "7 per second", ""]
     assert lab.js(f"T.dom.numberTitle({math.pi}, {{unit: 'count', words: 'w'}})") == "3.14159265\nw"
-
-
-def test_commands_in_sentences_are_set_as_code(lab):
-    cases = {
-        "run `a b` now": ["a b"], "try 'sudo x y' and": ["sudo x y"], "don't say it isn't": [],
-        "use --layers watch,torch.": ["--layers watch,torch"],
-        "see --quiet, or --mode both": ["--quiet", "--mode both"],
-        "x--quiet": [],
-    }  # fmt: skip
-    codes = """
-        (text) => [...T.dom.el('p', {}, T.dom.withCommands(text)).querySelectorAll('code')]
-          .map((one) => one.textContent)
-    """
-    lab.check(codes, cases)
-    sentences = {"one": "One.", "two.": "Two.", "three!": "Three!"}
-    lab.check("(text) => T.dom.sentence(text).join('')", sentences)
-
-
-def test_the_tip_stays_in_the_window(lab):
-    show = snippet("show_tip")
-    under, left, above, corner = lab.values(show, [(200, 150), (1390, 150), (200, 895), (-90, -90)])
-    assert [under[0], under[-1]] == ["titleab", True]
-    # Beside the pointer; 8 from an edge, or above the pointer by 12, where it has no room.
-    assert (under[1:3], [left[3], left[2]]) == ([214, 166], [pytest.approx(8, abs=0.01), 166])
-    assert ([above[1], above[4]], corner[1:3]) == ([214, pytest.approx(12, abs=0.01)], [8, 8])

@@ -75,10 +75,7 @@ def test_the_trace_is_handed_over_when_the_user_asks(server):
         [[PERFETTO, "PING"]] * len(asked),
         [PERFETTO, ["<b>train-0001", len(TRACE), 1]],
     )
-    # A tab that is closed, and one that the browser does not open.
-    browser.click("#hand")
-    browser.evaluate("tab.closed = true")
-    browser.wait_for(f"{said} === 'Not handed over: its tab was closed'")
+    # A tab that the browser does not open.
     browser.evaluate("openTab = () => null")
     browser.click("#hand")
     assert "did not open a new tab" in texts(browser, "#said")[0]

@@ -20,13 +20,6 @@ def test_the_header_says_how_the_run_ended(lab):
         lab.draw(changed(RUN, facts__run=run | more), _HEADER, "#status")
         wanted = ["train.py", "complete", words, "1 min 1 s", "101 steps", "stopped by the time"]
         assert lab.all("#script, #status > *") == wanted
-    nsys = {"file": "out1.sqlite", "version": "2024.6", "steps": 12, "missing": {}, "notes": []}
-    alone = {
-        "facts__nsys": nsys, "facts__layers": [], "facts__step": {"count": 0},
-        "facts__benchmark": {},
-    }  # fmt: skip
-    lab.draw(changed(RUN, **alone), _HEADER, "#status")
-    assert lab.all("#status > *") == ["complete", "imported"]
 
 
 def test_the_first_card_has_its_interval_and_the_run_is_divided(lab):
@@ -89,9 +82,6 @@ def test_pieces_of_the_bar_are_as_wide_as_their_part(lab):
     assert lab.all("#step-bar li") == items, "a part of no time is not listed"
     kinds = lab.all("#step-bar .figure", "one.title.split('\\n')[1].split(':')[0]")
     assert kinds == ["clean", *["calibrated"] * 6]
-    hover = "document.querySelectorAll('.piece')[2].dispatchEvent(new MouseEvent('mousemove'))"
-    told = "losscalibrated7.60 msof the clean step7.6 %"
-    assert lab.js(f"({hover}, T.dom.tip.textContent)") == told
 
 
 def test_the_verdict_has_its_tests_and_a_finding_leads_to_its_place(lab):
@@ -125,13 +115,9 @@ def test_what_speaks_against_the_figures_is_listed(lab):
     every = "Every layer recorded its slice, and nothing speaks against the figures."
     alone = "Nothing speaks against the figures."
     assert found == [[["failed", "off"], [""]], [[], [every]], [[], [alone]]]
-    nsys = {"file": "o", "version": "1", "steps": 1, "missing": {}, "notes": []}
-    step = {"facts__nsys": nsys, "facts__layers": [], "facts__step": {"count": 0}}
-    warned = {"facts__warnings": [{"slug": "w", "text": "said"}], "facts__benchmark": {}}
-    lab.draw(changed(RUN, **step, **warned), "T.overview.drawTrust")
+    warned = {"facts__warnings": [{"slug": "w", "text": "said"}]}
+    lab.draw(changed(RUN, **warned), "T.overview.drawTrust")
     assert lab.all("#warning-list li")[-1:] == ["w said"]
-    gone = lab.draw(changed(RUN, **step, **warned | nothing), "T.overview.drawTrust", "#trust")
-    assert gone == ["#trust is gone"]
 
 
 # What a row of evidence says, and its figures.
@@ -149,31 +135,3 @@ def test_evidence_has_units_by_its_names(lab):
     assert lab.values(words, ROWS.values()) == list(ROWS)
     way = "(link) => T.overview.evidenceWay(link)?.getAttribute('href')"
     lab.check(way, {"modules/Net.a": "#modules/Net.a", "nowhere/x": None})
-
-
-def test_files_without_steps_have_their_answer_and_cards_of_what_is_known(lab):
-    words = "33 % of the profiled 5.00 s is fib (train.py:5) itself"
-    peaks = {"rss_bytes": None, "allocated_bytes": 3 << 20, "reserved_bytes": 8 << 20}
-    tops = RUN["overview"]["tops"]
-    alone = {
-        "facts__imports": [
-            {"file": "p.prof", "format": "profile of cProfile"},
-            {"file": "s.pickle", "format": "snapshot of CUDA memory"},
-        ],
-        "facts__script": None, "facts__nsys": None, "facts__step": {"count": 0},
-        "facts__benchmark": {"warnings": []},
-        "facts__verdict": RUN["facts"]["verdict"] | {"sentence": words, "evidence": []},
-        "overview__peaks": RUN["overview"]["peaks"] | peaks,
-        "overview__tops": [top | {"rows": top["rows"] * (top["view"] == "python")} for top in tops],
-    }  # fmt: skip
-    page = changed(RUN, **alone)
-    lab.draw(page, _HEADER, "#status")
-    assert lab.all("#script, #status > *") == ["p.prof", "complete", "imported"]
-    lab.view(page, "overview")
-    assert lab.all("#verdict .verdict") == [words]
-    cards = lab.all("#benchmark-cards .card")
-    assert ["p.prof" in cards[0], "s.pickle" in cards[1]] == [True, True]
-    assert ["3.00 MiB" in cards[2], "8.00 MiB reserved" in cards[2], len(cards)] == [True, True, 3]
-    # Nothing of a step, of a run or of layers that saw nothing.
-    assert lab.all("#run-bar, #step-bar, #run-bar-title, #step-bar-title, #finding-list") == []
-    assert len(lab.all("#tops .top")) == 1

@@ -77,25 +77,6 @@ def test_frames_of_one_library_are_one(lab):
         ["function", 6, pytest.approx(0.05 * share), pytest.approx(share), None],
     ]  # fmt: skip
     assert inside == wanted
-    cut = lab.js(f"({told})(T.python.foldLibraries({INDEXED}, {library}, 0.1))")
-    assert [one[1] for one in cut] == ["(built-in)"]
-
-
-@pytest.mark.parametrize("folded", [True, False])
-@pytest.mark.parametrize(("depth", "cutoff"), [(40, 0.0), (2, 0.0), (40, 0.1)])
-def test_no_frame_holds_more_than_it_is(lab, folded: bool, depth: int, cutoff: float):
-    words = {"DEPTH": str(depth), "CUTOFF": str(cutoff), "FOLDED": str(folded).lower()}
-    nodes = lab.script("laid_out", INDEXED=INDEXED, **words)
-    assert nodes[0][1:3] == [0, 1]
-    for value, level, share, inside, parent in nodes:
-        assert inside <= value * (1 + 1e-9)
-        assert share == pytest.approx(value / 1.04)
-        assert share >= cutoff
-        assert level <= depth
-        if parent >= 0:
-            assert level == nodes[parent][1] + 1
-    assert max(one[1] for one in nodes) >= 2
-    assert len(nodes) > 4
 
 
 def page(**values):
@@ -142,22 +123,9 @@ def test_the_call_tree_follows_its_tools(lab):
     assert areas(ROOT % "odd  train.py:50")[0] == ["⟲ even and 1 more", near(0.41), ""]
     folded = areas("press('#call-tools', 'libraries folded'); press('#call-detail', 'main')")
     assert ["lib", near(0.45)] in [area[:2] for area in folded]
-    assert areas("press('#call-path', 'all functions')")[0][0] == "all functions"
-    find = "T.views.keyFinders.get('python')[0]"
-    assert lab.js(f"[{find}('train.py:61:main'), {find}('x')]") == [False, False]
-    assert lab.all("#call-edges code")[0] == "main"
 
 
-def test_a_search_alone_keeps_the_ways_to_what_it_finds(lab):
-    kept = lab.script("searched_calls", INDEXED=INDEXED)
-    assert all(children == inside for _, children, inside in kept)
-    names = [name for name, *_ in kept]
-    assert names[:2] == ["all functions", "main"]
-    assert names.count("inner") == 2, "called by `wrap`, itself called by `main` and in the circle"
-    assert {"<built-in>", "leaf"} < set(names)
-
-
-def test_paths_without_libraries_and_without_functions(lab):
+def test_paths_without_libraries(lab):
     keys = ("node", "parent", "kind", "own", "name", "self_s", "total_s")
     rows = [
         (0, None, "function", True, "f", 1, 20),
@@ -174,11 +142,6 @@ def test_paths_without_libraries_and_without_functions(lab):
     own, every = lab.values(tell, [(records, False), (records, True)])
     assert own == [["f", 3, ["op"]], ["g", 1, []]]
     assert every == [["f", 1, ["lib"]], ["boot", 8, ["g"]]]
-    parts = ("T.python.drawFunctions", "#functions", "#call-tree")
-    told = lab.draw(changed(RUN, tables__functions=None), *parts)
-    assert [told[-1], "saw no function" in " ".join(told)] == ["#call-tree is gone", True]
-    told = lab.draw(changed(RUN, tables__functions=None, tables__call_paths=None), *parts)
-    assert told == ["#functions is gone", "#call-tree is gone"]
 
 
 def test_groups_have_sums_of_what_can_be_added(lab):
@@ -202,28 +165,3 @@ def test_groups_have_sums_of_what_can_be_added(lab):
         ["library lib", 1, 0.7, 1, 0.1, 0.1],
     ]  # fmt: skip
     assert lab.values(groups, [(records,)])[0] == wanted
-    owners = [{"own": True}, {"own": False, "package": OWN}, {"package": OWN}, {"package": "lib"}]
-    assert lab.values("T.python.isOwn", owners) == [True, False, True, False]
-
-
-def test_a_filter_keeps_the_functions_of_a_module(lab):
-    lab.view(RUN, "python")
-    cells = "[...one.cells].flatMap((cell, at) => cell.querySelector('.fill') ? [at] : [])"
-    found = lab.all("#function-groups tbody tr, #function-list tbody tr", cells)
-    assert {str(one) for one in found} == {"[]", "[1, 2]"}, "bars are of self and total time"
-    keep = "T.views.filterKeepers.get('python').at(-1)"
-    boxes = "['groups', 'list', 'filter']"
-    hidden = f"{boxes}.map((one) => document.querySelector(`#function-${{one}}`).hidden)"
-    before = len(lab.all("#function-table tbody tr"))
-    lab.tell("#function-table", after=f"{keep}({{module: 'Digits.features.0'}})")
-    assert 0 < len(lab.all("#function-table tbody tr")) < before
-    assert lab.js(hidden)[2] is False
-    lab.tell("#function-filter", after=f"{keep}({{}})")
-    assert lab.js(hidden)[2] is True
-    lab.press("#function-table > .tools", "all functions")
-    assert lab.js(hidden)[:2] == [True, False]
-    # The address of a function brings back the phase that it is in.
-    lab.press("#function-table > .tools", "start-up")
-    finds = "T.views.keyFinders.get('python').map((find) => find('train.py:61:main'))"
-    assert lab.js(finds) == [False, True]
-    assert lab.js(hidden)[0] is False

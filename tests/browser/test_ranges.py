@@ -1,7 +1,5 @@
 """ranges.js: regions as they nest, launches, gaps, and emitted ranges."""
 
-import pytest
-
 from tests.support.lab import changed, records_of, run_page, with_rows
 
 RUN = run_page()
@@ -14,21 +12,11 @@ def launches(**values):
     return with_rows(RUN, "launches", [first | dict(zip(values, row, strict=True)) for row in rows])
 
 
-ON_CPU = {"facts__environment__device": "cpu", "tables__gaps": None}
-# What is changed, and the words of an empty part.
-CASES = {
-    "cpu": (ON_CPU | {"tables__launches": launches(kernels=[None] * 3)}, "No accelerator"),
-    "cpu, no launches": (ON_CPU | {"tables__launches": None}, "is under Operators"),
-    "no gaps": ({"tables__gaps": None}, "No gap between kernels"),
-    "no kernels": ({"tables__gaps": None, "tables__launches": None}, "recorded no kernel"),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_not_there_is_said(lab, case):
-    values, words = CASES[case]
-    lab.view(changed(RUN, **values), "ranges")
-    assert words in lab.all("#launches")[0]
+def test_what_is_not_there_is_said(lab):
+    nothing = {"tables__gaps": None, "tables__launches": None}
+    for device, words in (("cpu", "is under Operators"), ("cuda", "recorded no kernel")):
+        lab.view(changed(RUN, facts__environment__device=device, **nothing), "ranges")
+        assert words in lab.all("#launches")[0]
 
 
 def test_launches_are_medians_and_ranges_and_gaps_have_their_rows(lab):
@@ -40,7 +28,6 @@ def test_launches_are_medians_and_ranges_and_gaps_have_their_rows(lab):
     told = lab.all("#launches")[0]
     assert [one in told for one in ("41", "3.00 µs", "1.00 ms")] == [True] * 3
     lab.view(RUN, "ranges")
-    assert lab.all("#view-ranges > section", "one.id") == ["regions", "nvtx-ranges", "launches", ""]
     cells = "[...one.cells].map((cell) => cell.textContent.replace(/[▾#]/g, '')).join('|')"
     gaps = [
         "host late|520 µs|31|40.0 µs|aten::mm in Digits.classifier.0|aten::add",
@@ -48,10 +35,6 @@ def test_launches_are_medians_and_ranges_and_gaps_have_their_rows(lab):
         "data wait|170 µs|1|170 µs|aten::add in (optimizer)|aten::mm",
     ]
     assert lab.all("#gap-table tbody tr", cells) == gaps
-    ways = lab.all("#gap-table td:nth-last-child(2) a", "one.getAttribute('href')")
-    assert ways[:2] == ["#operators/aten%3A%3Amm", "#modules/Digits.classifier.0"]
-    lab.view(changed(RUN, tables__regions=None, tables__ranges=None), "ranges")
-    assert lab.all("#view-ranges > section", "one.id") == ["launches", ""]
 
 
 def test_regions_lie_in_the_nearest_region_around_them(lab):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import profstack
-from tests.support.processes import CHECKOUT, run_python
+from tests.support.processes import CHECKOUT
 from tests.support.recorded_runs import report_of
 from tests.support.reports import validate
 
@@ -146,24 +146,3 @@ def test_functions_and_models_of_this_process(tmp_path):
     assert figures["compare"][0]["variant"] == "eager"
     assert (torch.is_grad_enabled(), model.training) == before
     validate(report_of(recording.save(tmp_path / "kept")))
-
-
-MISTAKES = """
-import os
-os.environ.pop("KINETO_LOG_LEVEL", None)
-import torch
-from profstack.stats.clock import Clock
-from profstack.bench.measure import Policy
-from profstack.bench.mistakes import mistakes
-from profstack.bench.subject import Subject
-one, levels = torch.ones(4), set()
-def step():
-    levels.add(os.environ.get('KINETO_LOG_LEVEL'))
-    one.add(1)
-mistakes(Subject('step', step), Policy(max_s=0.05), Clock())
-assert levels == {None}, levels
-"""
-
-
-def test_the_first_profiler_of_a_process_prints_nothing():
-    assert run_python("-c", MISTAKES).stderr == ""

@@ -18,7 +18,6 @@ UNFUSED, WAITS = "unfused-optimizer", "data-starved python-hot-spot"
 RUNS = [
     ("train_digits.py --epochs 2", "optimizer", "ConvNet.features.0.0", UNFUSED),
     ("two_layer_net.py", "module", "Sequential.2", ""),
-    ("two_layer_net.py --plain", "backward", None, ""),
     ("small_transformer.py --steps 30 --layers 2 --width 64", "optimizer", ATTENTION, UNFUSED),
     ("resnet18_inference.py --size 64", "module", "ResNet18.layer4.1.conv2", ""),
     ("nvtx_markers.py --steps 60", "optimizer", "Adder.recurrent", f"{UNFUSED} small-operators"),
@@ -56,7 +55,7 @@ def test_an_example_is_counted_and_has_no_fault(
     for row in report["layers"]:
         # Nobody listens to NVTX here.
         assert row["status"] == ("emitted" if row["name"] == "nvtx" else "recorded"), row
-    assert module is None or module in {row["path"] for row in report["tables"]["modules"]}
+    assert module in {row["path"] for row in report["tables"]["modules"]}
     median_s = report["benchmark"]["median_s"]
     assert median_s > 0
     faults = [each for each in report["findings"] if is_fault(each, median_s)]

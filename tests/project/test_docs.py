@@ -3,6 +3,7 @@
 `python scripts/make_reference.py` writes the generated pages anew.
 """
 
+import functools
 import itertools
 import re
 import sys
@@ -30,10 +31,16 @@ def shown(path):
     return path.relative_to(CHECKOUT).as_posix()
 
 
+@functools.cache
+def parsed(page):
+    return MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def anchors_of(page):
     """The anchors that a code host gives to the headings of a page."""
     found, names = Counter(), set()
-    for token, after in itertools.pairwise(MarkdownIt().parse(page.read_text(encoding="utf-8"))):
+    for token, after in itertools.pairwise(parsed(page)):
         if token.type == "heading_open":
             words = "".join(each.content for each in after.children or () if each.content)
             name = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
@@ -43,7 +50,7 @@ def anchors_of(page):
 
 
 def links(page):
-    for token in MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8")):
+    for token in parsed(page):
         found = (each.attrGet("href") or each.attrGet("src") for each in token.children or ())
         yield from filter(None, found)
 

@@ -58,8 +58,6 @@ def _of_functions(report):
         for row in report["tables"]["functions"]
         if row["phase"] == "step"
     }
-    bar = report["step_bar"]
-    parts = {part["name"]: part["seconds"] for part in bar["parts"]} if bar else {}
     loading = {}
     for each in report["findings"]:
         for row in each["evidence"]:
@@ -75,10 +73,3 @@ def _of_functions(report):
             yield f"{key[2]} gains more than its time"
         if exceeds(each["gain_s"], loading.get(key)):
             yield f"{key[2]} has more by itself than with what it calls"
-    waiting = sum(each["gain_s"] for key, each in own.items() if key in loading)
-    others = sum(each["gain_s"] for key, each in own.items() if key not in loading)
-    outside = [parts.get(name, 0.0) for name in ("Python", "before first work", "other")]
-    if exceeds(waiting, parts.get("data wait")):
-        yield f"functions of {waiting} in a wait of {parts['data wait']}"
-    if bar and bar["time_line"] == "host" and "Python" in parts and exceeds(others, sum(outside)):
-        yield f"functions of {others} in Python of {sum(outside)}"

@@ -147,15 +147,6 @@ class Browser:
         self.evaluate(f"{target}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
         self.settle()
 
-    def type(self, selector, text):
-        """Put text into a field as if typed."""
-        self.evaluate(f"(() => {{ const field = document.querySelector({json.dumps(selector)});"
-            f" field.value = {json.dumps(text)}; for (const kind of ['input', 'change'])"
-            " field.dispatchEvent(new Event(kind, {bubbles: true})); })()")  # fmt: skip
-        # What is searched for is looked up when nothing was typed for 80 ms: an earlier timer.
-        self._run("new Promise(done => setTimeout(done, 90))")
-        self.settle()
-
     def key(self, key):
         """Press a key on whatever has the focus."""
         for kind in ("keyDown", "keyUp"):
@@ -237,7 +228,6 @@ def texts(browser, selector):
 
 
 def count(browser, selector):
-    """How many elements a selector finds."""
     return len(texts(browser, selector))
 
 

@@ -7,7 +7,6 @@ def cell(row, names):
 
 
 def cells(rows, names):
-    """The named figures of each row."""
     return [cell(row, names) for row in rows]
 
 

@@ -5,7 +5,7 @@ import copy
 
 from tests.support.made_up import made_up
 from tests.support.overview import add_sources, add_verdict
-from tests.support.reports import FUNCTIONS, artifact, build, layer_row, records, row
+from tests.support.reports import FUNCTIONS, artifact, build, layer_row, row, rows
 
 MIB = 2**20
 _MADE, _OWNERS = made_up("full_report"), made_up("owners")
@@ -38,10 +38,10 @@ def full():
     for add in (_add_flops, _add_memory, _add_watch, add_owners):
         add(report)
     names = "path source calls wall_s operator_s host_net_bytes threads measured_in"
-    report["tables"]["regions"] = records("regions", names, _OWNERS["regions"])
+    report["tables"]["regions"] = rows("regions", names, *_OWNERS["regions"])
     report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
     report["findings"] = copy.deepcopy(_OWNERS["findings"])
-    report["tables"]["ranges"] = records("ranges", "kind name calls emit_s", [
+    report["tables"]["ranges"] = rows("ranges", "kind name calls emit_s", *[
         ("step", "step", 1.0, 2.1e-6), ("backward", "backward", 1.0, None),
         ("module", "Digits.features.0", 1.0, 0.4e-6)])  # fmt: skip
     report["columns_reason"] |= {"regions.device_s": "this machine has no accelerator",
@@ -77,7 +77,7 @@ def _add_flops(report):
     mul = {"operator": "aten::mul", "calls": 3.0, "time_share": 0.002}
     mul["why"] = "as the operator * counted as 0"
     forward, backward = _FLOPS["Digits"]
-    tables["flops"] = records("flops", "counter uncounted forward_flop backward_flop forward_mac", [
+    tables["flops"] = rows("flops", "counter uncounted forward_flop backward_flop forward_mac", *[
         ("FlopCounterMode", [cos], forward, backward, forward // 2), ("recorded_shapes", [cos],
         forward, backward, forward // 2), ("flops-profiler", [mul], forward + 90_000, None,
         None)])  # fmt: skip
@@ -102,8 +102,8 @@ def _add_memory(report):
 def _add_watch(report):
     tables = report["tables"]
     names = "phase file line name samples self_share total_share rss_bytes"
-    tables["watch"] = records("watch", names, _MADE["watched"])
-    tables["outliers"] = records("outliers", "index wall_s factor rss_bytes samples doing", [
+    tables["watch"] = rows("watch", names, *_MADE["watched"])
+    tables["outliers"] = rows("outliers", "index wall_s factor rss_bytes samples doing", *[
         (70, 0.0168, 4.2, 64 * MIB, 1.4, "main (train.py:61) > batches (train.py:20)"),
         (88, 0.0161, 4.0, None, 0.0, None)])  # fmt: skip
     unseen = ("outliers.doing", "outliers.rss_bytes", "functions.watch_share")
@@ -156,8 +156,8 @@ def memory_owners(device="cpu"):
     """Rows of `memory_owners` for one device."""
     names = "device kind start_bytes peak_bytes largest_bytes end_bytes"
     each = _OWNERS["memory"]
-    rows = ((device, kind, *(round(n * MIB) for n in sizes)) for kind, *sizes in each)
-    return records("memory_owners", names, rows)
+    sizes = ((device, kind, *(round(n * MIB) for n in sizes)) for kind, *sizes in each)
+    return rows("memory_owners", names, *sizes)
 
 
 def add_owners(report):
@@ -168,14 +168,14 @@ def add_owners(report):
     whole = sum(each["peak_bytes"] for each in tables["memory_owners"]) / MIB
     names = "device kind module operator backward tensors bytes share"
     held = (("cpu", *rest, round(size * MIB), size / whole) for *rest, size in _OWNERS["holders"])
-    tables["peak_holders"] = records("peak_holders", names, held)
+    tables["peak_holders"] = rows("peak_holders", names, *held)
     names = "node parent kind name file line own calls total_s self_s"
     paths = ((*rest, ms and ms / 1e3, own and own / 1e3) for *rest, ms, own in _OWNERS["paths"])
-    tables["call_paths"] = records("call_paths", names, paths)
+    tables["call_paths"] = rows("call_paths", names, *paths)
     names = "kind name process threads cpu_s share layers note"
-    tables["threads"] = records("threads", names, _OWNERS["threads"])
+    tables["threads"] = rows("threads", names, *_OWNERS["threads"])
     launches = ((12 + number, 61.0 + number % 2) for number in range(6))
-    tables["launches"] = records("launches", "step operators", launches)
+    tables["launches"] = rows("launches", "step operators", *launches)
     for record in tables["functions"]:
         record["own"] = record["file"].endswith(("train.py", "augment.py"))
         others = "(built-in)" if record["file"] == "~" else "torch"
@@ -216,7 +216,7 @@ def add_device(report):
     for record in tables["launches"]:
         record |= dict(zip(_ON_DEVICE, (42.0, 5.2e-6, 0.22e-3, 3.1e-3, 0.9e-3), strict=True))
     names = "device cause count total_s longest_s after before"
-    tables["gaps"] = records("gaps", names, _OWNERS["gaps"])
+    tables["gaps"] = rows("gaps", names, *_OWNERS["gaps"])
     tables["memory_owners"] += memory_owners("cuda:0")
     for record in tables["call_paths"]:
         record["device_s"] = 1.9e-3 if record["node"] <= 7 else 0.0

@@ -57,5 +57,4 @@ def reported_program(folder, text, *options):
 
 
 def module(report, path):
-    """The row of a module."""
     return next(row for row in report["tables"]["modules"] if row["path"] == path)

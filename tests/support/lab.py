@@ -31,8 +31,8 @@ _SCOPE = re.compile(
 )
 
 
-def opened_up(script: str, *, start: bool = False) -> str:
-    """The page's script with everything that its modules define in `T.MODULE`; it may not start."""
+def opened_up(script: str) -> str:
+    """The script with all that its modules define in `T.MODULE`; it does not start."""
 
     def scope(found: re.Match[str]) -> str:
         name, body = found.groups()
@@ -42,7 +42,7 @@ def opened_up(script: str, *, start: bool = False) -> str:
             + (f", set {each}(value) {{ {each} = value; }}" if kind == "let" else "")
             for each, kind in kinds.items()
         )
-        if name == "main" and not start:
+        if name == "main":
             body = body.replace("\nmain();\n", "\n")
         return f'MODULES["{name}.js"] = (function () {{\n{body}return {{ {every} }};\n}})();\n'
 
@@ -145,14 +145,6 @@ class Lab:
         return sound(lines)
 
 
-def hash_of(text: str) -> int:
-    """What dom.js makes of a text, so that a name always has one colour: djb2 by xor."""
-    value = 5381
-    for letter in text:
-        value = (value * 33 ^ ord(letter)) & 0xFFFFFFFF
-    return value
-
-
 def sound(lines: list[str]) -> list[str]:
     """The lines, none of which has what comes of a value that is not there."""
     word = re.compile(r".{,60}(?:NaN|undefined|\[object|Infinity|null ).{,60}")
@@ -178,7 +170,6 @@ def run_page() -> dict[str, Any]:
 
 @functools.cache
 def bench_page() -> dict[str, Any]:
-    """The page of a benchmark with every part."""
     return page_of(bench())
 
 

@@ -1,8 +1,7 @@
 """Writes SQLite exports as Nsight Systems of several years does, for tests that have no GPU.
 
 Tables and columns are those of the published schemas that matter to a reader: 2022 as nsys 2022.4
-writes it, 2024 and 2026 with what came since, and "2021" for the time when no column could be null
-and a default stood for "none". A table is made when something is put into it, as nsys does it.
+writes it, 2024 and 2026 with what came since. A table is made when something is put into it.
 Times are nanoseconds. Of another process a host event has a thread, a device event a `pid`.
 """
 
@@ -13,10 +12,8 @@ from contextlib import closing
 
 from tests.support.made_up import made_up
 
-OLDEST = "2021"
 # Version of nsys, and of the schema of its exports.
 VERSIONS = {
-    "2021": ("2021.5.1.118", "2.9.3"),
     "2022": ("2022.4.2.1", "3.0.0"),
     "2024": ("2024.3.1.75", "3.15.1"),
     "2026": ("2026.1.1.204", "3.24.14"),
@@ -221,7 +218,7 @@ class NsysFile:
                 self._write_table(database, table, some)
             database.execute(f"CREATE TABLE {meta} (name TEXT NOT NULL, value TEXT)")
             database.executemany(f"INSERT INTO {meta} VALUES ('EXPORT_' || ?, ?)", told)
-            for table, entries in _ENUMS.items() if self.generation != OLDEST else ():
+            for table, entries in _ENUMS.items():
                 columns = "(id INTEGER PRIMARY KEY, name TEXT, label TEXT)"
                 database.execute(f"CREATE TABLE {table} {columns}")
                 named = [(number, name, name) for number, name in entries.items()]
@@ -231,7 +228,7 @@ class NsysFile:
         declared = _TABLES[table] + _SINCE_2026.get(table, "") * (self.generation == "2026")
         columns, blanks = [], {}
         for each in declared.split():
-            null = each.endswith("?") and self.generation != OLDEST
+            null = each.endswith("?")
             name, _, kind = each.rstrip("?").partition(":")
             columns.append(f"{name} {kind or 'INTEGER'}" + ("" if null else " NOT NULL"))
             blanks[name] = None if null else {"TEXT": "", "REAL": 0.0}.get(kind, 0)

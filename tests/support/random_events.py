@@ -11,18 +11,14 @@ MAIN, DEVICE, SECOND_DEVICE = 1, 2, 3
 # The number of the module that is a loss.
 LOSS_MODULE = 5
 STEP, ZERO = "Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"
+FUNCTION = EVALUATE + "MmBackward0"
 # What may happen on the thread of the steps; the more often, the likelier.
 NAMES = (
     *(f"{MODULE_PREFIX}{number}" for number in (1, 1, 2, 2, 3, 4, LOSS_MODULE)),
     *("aten::mm", "aten::add", "aten::item", "a range of the script's own", "[memory]"),
-    *(BACKWARD_RANGE, BACKWARD_RANGE, "function", "function", "function", "accumulate", STEP, STEP),
-    *(ZERO, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
+    *(BACKWARD_RANGE, BACKWARD_RANGE, FUNCTION, FUNCTION, FUNCTION, EVALUATE + ACCUMULATE),
+    *(STEP, STEP, ZERO, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
     *("Torch-Compiled Region: 0/0", "CompiledFunction", f"{REGION_PREFIX}of the script"),
-)
-# A step as scripts make it, at some length: between these anything may happen.
-USUAL = (
-    *("aten::item", f"{MODULE_PREFIX}1", "aten::mm", f"{MODULE_PREFIX}{LOSS_MODULE}", "aten::add"),
-    *(BACKWARD_RANGE, "aten::mm", "aten::item", "aten::add", STEP, "aten::mm", ZERO),
 )
 # Events of a slice of steps, in no order; what `attribute` is asked.
 Structure = namedtuple("Structure", "events boundaries left_out")
@@ -32,10 +28,9 @@ def structure(seed):
     """A slice of one to four steps, some left out; with functions of two devices for odd seeds."""
     chance, events = random.Random(seed), []
     end = 1000 + chance.choice((60, 1000, 20_000))
-    names = [name for name in USUAL * chance.randint(1, 2) if chance.random() < 0.9]
-    _fill(chance, events, 1000, end, MAIN, names if seed % 3 else ())
+    _fill(chance, events, 1000, end, MAIN, chance.choices(NAMES, k=12))
     for thread in (DEVICE, SECOND_DEVICE) if seed % 2 else ():
-        _fill(chance, events, 1000, end, thread, ["function"] * 3)
+        _fill(chance, events, 1000, end, thread, [FUNCTION] * 3)
     chance.shuffle(events)
     steps = chance.randint(1, 4)
     inner = sorted(chance.sample(range(1001, end), steps - 1))
@@ -48,26 +43,16 @@ def _fill(chance, events, begin, end, thread, names=(), depth=0):
     """Add events one after the other between two moments, and events inside those."""
     at, room = begin, (end - begin) // max(6, len(names))
     for name in names or chance.choices(NAMES, k=chance.randint(1, 4)):
-        at += chance.choice((0, 0, 1, chance.randint(0, max(room, 0))))
+        at += chance.choice((0, 0, 1, chance.randint(0, room)))
         if at >= end:
             return
-        until = chance.randint(at, min(end, at + max(1, room * chance.choice((1, 3)))))
-        number = chance.randint(0, 4) if chance.random() < 0.8 else -1
-        if chance.random() < 0.7 and (
-            name.startswith("aten") if depth == 0 else name == "function"
-        ):
-            # So that passes go through operators outside all modules.
-            number = chance.randint(20, 23)
         if name == "[memory]":
             device = chance.choice((-1, -1, 0))
             events.append(instant(at, chance.randint(-90, 99), thread=thread, device=device))
             continue
-        usual = {BACKWARD_RANGE: ("function", "function"), STEP: ("aten::mm",)}
-        inner, made_on = usual.get(name, ()) if chance.random() < 0.6 else (), 0
-        if name in ("function", "accumulate"):
-            name = EVALUATE + (ACCUMULATE if name == "accumulate" else "MmBackward0")
-            made_on = MAIN
+        until = chance.randint(at, min(end, at + max(1, room * chance.choice((1, 3)))))
+        number, made_on = chance.randint(-1, 8), MAIN if name.startswith(EVALUATE) else 0
         events.append(Event(name, at, until, thread=thread, sequence=number, forward=made_on))
-        if depth < 4 and until - at > 2 and "zero_grad" not in name:
-            _fill(chance, events, at, until, thread, inner, depth + 1)
+        if depth < 4 and until - at > 2 and name != ZERO:
+            _fill(chance, events, at, until, thread, depth=depth + 1)
         at = until

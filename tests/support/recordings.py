@@ -1,9 +1,6 @@
 """Recordings in the making: steps of exact times, or as a seeded model of a real run draws them.
 
-    run = realistic(tmp_path / "rec", Model(seed=3, evaluation=7))  # a whole run, every layer
-    report = run.finish()
-    assert report["benchmark"]["median_s"] == pytest.approx(statistics.median(run.clean_s))
-
+`realistic(tmp_path / "rec", Model(seed=3, evaluation=7))` is a whole run with every layer.
 `Run(folder, Model())` draws slice by slice: `run.clean(20)`, `run.torch(5)`; a list gives exact
 times: `run.torch([0.012, 0.017, 0.013])`. `run.drawn` keeps each step, `run.rows` each row that was
 written: expected values are computed from them by the test's own arithmetic. Every report is held

@@ -65,12 +65,6 @@ def row(table, **values):
     return {**dict.fromkeys(REPORT[table].names), **values}
 
 
-def records(table, names, rows, **same):
-    """Rows of a table from tuples of values; `names` are their columns, with spaces between."""
-    pairs = (zip(names.split(), values, strict=True) for values in rows)
-    return [row(table, **same, **dict(each)) for each in pairs]
-
-
 def rows(table, names, *figures, **same):
     """Rows with these figures, in the order of the names; null for those at the end left out."""
     names = names.split()
@@ -93,7 +87,7 @@ def _slices_and_steps(plan):
                 len(steps), "train", len(slices), walls[-1], walls[-1] * 1.94,
                 0.0003 * noise.lognormvariate(0, 0.2), 64,
             )  # fmt: skip
-            steps += records("steps", "index phase slice wall_s cpu_s wait_s batch_size", [values])
+            steps += rows("steps", "index phase slice wall_s cpu_s wait_s batch_size", values)
             steps[-1]["flags"] = "eval" if is_long else None
         layer = kind if kind in _LAYERS else None
         first = len(steps) - count
@@ -197,10 +191,10 @@ def _modules(clean):
 
 def _functions():
     keys = "phase file line name calls primitive_calls self_s total_s calibrated_s"
-    rows = [("step", file, line, name, calls, 1.0 if name == "walk" else calls, own / 1e3, ms / 1e3,
+    own = [("step", file, line, name, calls, 1.0 if name == "walk" else calls, own / 1e3, ms / 1e3,
         own / 1.35e3) for file, line, name, calls, own, ms in FUNCTIONS.values()]  # fmt: skip
     started = ("startup", "~", 0, "<built-in exec>", 1.0, 1.0, 0.2, 1.7, None)
-    return records("functions", keys, [*rows, started])
+    return rows("functions", keys, *own, started)
 
 
 def label(key):
@@ -209,14 +203,14 @@ def label(key):
 
 
 def _memory(slices, steps):
-    noise, rows, resident = random.Random(3), [], 310 * 2**20
+    noise, found, resident = random.Random(3), [], 310 * 2**20
     end = slices[-1]["started_s"] + slices[-1]["wall_s"]
     for number in range(120):
         at = end * number / 119
         resident += noise.randrange(0, 2**20) if at < 2.1 else noise.randrange(-(2**15), 2**15)
         step = min(int((at - 1.9) / (end - 1.9) * len(steps)), len(steps) - 1) if at > 1.9 else None
-        rows.append((at, step, resident))
-    return records("memory", "t_s step rss_bytes", rows)
+        found.append((at, step, resident))
+    return rows("memory", "t_s step rss_bytes", *found)
 
 
 # Tables that a run without the layers that fill them has empty.
@@ -262,10 +256,10 @@ def build(*, watched_steps=45):
         "findings": [],
         "roofline": None,
         "tables": {"steps": steps, "modules": _modules(clean),
-            "operators": records("operators", names, operators), "functions": _functions(),
-            "calls": records("calls", "caller callee calls self_s total_s phase", calls),
+            "operators": rows("operators", names, *operators), "functions": _functions(),
+            "calls": rows("calls", "caller callee calls self_s total_s phase", *calls),
             "memory": _memory(slices, steps),
-            "lines": records("lines", "file line source calls python_s operator_s", lines),
+            "lines": rows("lines", "file line source calls python_s operator_s", *lines),
             "artifacts": [one for layer in layers for one in layer["artifacts"]],
             **{name: [] for name in _LATER}},
         "columns_reason":

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from profstack.capture.hooks import RANGES
 from profstack.layer import SliceContext
-from profstack.readers.torchtrace.events import read_host
 from profstack.storage.vocabulary import STEP_PARTS
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
 from tests.support.wrapped import installed_hooks
@@ -40,9 +39,6 @@ class Slice:
         if number is None:
             return None
         return STEP_PARTS[number] if number < 0 else self.modules[number].path
-
-    def host(self):
-        return read_host(self.events.events())
 
 
 def self_s(row):

@@ -7,14 +7,15 @@ on the device `meta`: shapes without data. Detectors are left out: how many boxe
 second stage depends on what the image shows.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Any
+
+import torch
+
+from profstack.readers.flops.counting import Count
 
 # Where `make test` puts it.
 FOLDER = Path(sys.prefix) / "torchvision"
@@ -23,15 +24,13 @@ FRAMES, FLOW_SIZE = 16, 512
 OF_EACH_FILE = 1
 
 
-def is_installed() -> bool:
+def is_installed():
     """Whether there is a torchvision to compare with."""
     return (FOLDER / "torchvision").is_dir() or importlib.util.find_spec("torchvision") is not None
 
 
-def torchvision_models() -> Any:
+def torchvision_models():
     """`torchvision.models`, which runs on `meta` after this."""
-    import torch
-
     if FOLDER.is_dir():
         sys.path.append(str(FOLDER))
     library = torch.library.Library("torchvision", "DEF")
@@ -47,7 +46,7 @@ def torchvision_models() -> Any:
     # Widths of layers, which are worked out by torch.
     made = regnet.BlockParams.from_init_params
 
-    def on_the_cpu(*args: Any, **named: Any) -> Any:
+    def on_the_cpu(*args, **named):
         with torch.device("cpu"):
             return made(*args, **named)
 
@@ -56,12 +55,8 @@ def torchvision_models() -> Any:
     return models
 
 
-def macs(model: Any, inputs: tuple[Any, ...]) -> float:
+def macs(model, inputs):
     """Multiply-adds of one call, in billions, by the counter of the layer flops."""
-    import torch
-
-    from profstack.readers.flops.counting import Count
-
     count = Count(torch, on_meta=True)
     with torch.no_grad():
         count.begin()
@@ -73,10 +68,8 @@ def macs(model: Any, inputs: tuple[Any, ...]) -> float:
     return sum(step.flop.values()) / 2e9
 
 
-def counted(models: Any, name: str, module: str) -> dict[str, Any]:
+def counted(models, name, module):
     """A model's published count and ours."""
-    import torch
-
     builder, weights = models.get_model_builder(name), models.get_model_weights(name).DEFAULT
     transforms = getattr(weights.transforms, "keywords", {})
     size = transforms.get("resize_size" if module == "segmentation" else "crop_size", FLOW_SIZE)
@@ -96,9 +89,9 @@ def counted(models: Any, name: str, module: str) -> dict[str, Any]:
     return {**told, "macs": macs(model, inputs)}
 
 
-def by_file(models: Any) -> dict[str, list[str]]:
+def by_file(models):
     """Names of models by the file that makes them, those with the fewest multiply-adds first."""
-    found: dict[str, list[str]] = {}
+    found = {}
     weights = {name: models.get_model_weights(name).DEFAULT for name in models.list_models()}
     for name in sorted(weights, key=lambda name: weights[name].meta["_ops"]):
         file = models.get_model_builder(name).__module__

@@ -52,9 +52,8 @@ def test_a_layer_is_loaded_by_its_name(entries):
         load("sundial")
     entries += [Entry("zeta", "no.such.module:Kind"), Entry("alpha", ALPHA, None)]
     assert load("alpha") is Alpha
-    with pytest.raises(UsageError, match="ModuleNotFoundError") as caught:
+    with pytest.raises(UsageError, match="ModuleNotFoundError"):
         load("zeta")
-    assert "theirs" in str(caught.value.next_step)
 
 
 def test_what_cannot_be_used_of_other_packages_is_told(entries):

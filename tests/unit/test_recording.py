@@ -45,9 +45,6 @@ def test_every_table_is_a_data_frame(recorded):
     assert modules["forward_device_s"].isna().all()
     with pytest.raises(KeyError, match="the tables are steps, modules"):
         _ = recorded.frames["nothing"]
-    live = Recording(recorded.folder, still_written=True)
-    assert live.to_dict() is not live.to_dict()
-    assert recorded.to_dict() is recorded.to_dict()
 
 
 def test_it_is_saved_loaded_and_never_overwritten(recorded, tmp_path, monkeypatch):
@@ -70,21 +67,17 @@ def test_it_is_saved_loaded_and_never_overwritten(recorded, tmp_path, monkeypatc
         Recording.load(tmp_path)
 
 
-def test_a_notebook_shows_the_page_in_a_frame_and_a_line_says_what_it_holds(recorded):
+def test_a_notebook_shows_the_page_in_a_frame(recorded):
     found, parser = [], HTMLParser()
     parser.handle_starttag = lambda tag, attributes: found.append((tag, dict(attributes)))
     parser.feed(recorded.page()._repr_html_())
     [(tag, attributes)] = found
     assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
     assert attributes["srcdoc"] == html.render(recorded.to_dict())
-    assert attributes["title"] == "profstack: to <read> & 'save'"
-    for part in ("to <read> & 'save'", ": 13 steps", "10.0 ms", "layers torch;"):
-        assert part in repr(recorded)
 
 
 def test_the_answer_is_the_verdict_and_the_first_findings(recorded, monkeypatch):
-    first, *others = repr(recorded).splitlines()
-    assert first.startswith("<Recording ")
+    _, *others = repr(recorded).splitlines()
     said = [recorded.verdict["sentence"], *(row["title"] for row in recorded.findings[:3])]
     assert [line.partition(words)[1] for line, words in zip(others, said, strict=True)] == said
     shown = recorded._repr_html_()
@@ -94,7 +87,6 @@ def test_the_answer_is_the_verdict_and_the_first_findings(recorded, monkeypatch)
     page = recorded.report(recorded.folder)
     monkeypatch.chdir(recorded.folder.parent)
     assert f'href="{page.parent.name}/report.html"' in recorded._repr_html_()
-    assert recorded.steps is recorded.frames["steps"]
 
 
 def test_a_copy_holds_what_the_run_has_just_written(tmp_path):
@@ -107,4 +99,3 @@ def test_a_copy_holds_what_the_run_has_just_written(tmp_path):
     assert [path.name for path in target.glob(f"{DATABASE}*")] == [DATABASE]
     # Byte 18 of the header is the journal: 1 can be read where no file can be made beside it.
     assert (target / DATABASE).read_bytes()[18] == 1
-    assert ": 1 steps, no clean step, layers none; " in repr(Recording(target))

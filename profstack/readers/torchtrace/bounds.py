@@ -330,18 +330,27 @@ class OtherProfilers:
 
     @contextlib.contextmanager
     def own_call(self) -> Iterator[None]:
-        """Mark calls of our own into torch.profiler, and keep Kineto quiet in them.
-
-        Kineto prints to standard error, which is the script's; it reads its level at the start.
-        """
-        before = os.environ.get("KINETO_LOG_LEVEL")
-        os.environ["KINETO_LOG_LEVEL"] = "6"
+        """Mark calls of our own into torch.profiler, and keep Kineto quiet in them."""
         self._own_call = True
         try:
-            yield
+            with quiet_kineto():
+                yield
         finally:
             self._own_call = False
-            if before is None:
-                os.environ.pop("KINETO_LOG_LEVEL", None)
-            else:
-                os.environ["KINETO_LOG_LEVEL"] = before
+
+
+@contextlib.contextmanager
+def quiet_kineto() -> Iterator[None]:
+    """Keep Kineto from printing to standard error, which is the script's; the environment returns.
+
+    It reads its level once, when the first profiler of a process starts.
+    """
+    before = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ["KINETO_LOG_LEVEL"] = "6"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
+        else:
+            os.environ["KINETO_LOG_LEVEL"] = before

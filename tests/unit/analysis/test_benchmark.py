@@ -18,12 +18,6 @@ def figures_of(run, **environment):
     return dict(module.benchmark(recorded, clean_steps(recorded), {**QUIET, **environment}))
 
 
-def change(run, *statements):
-    with run.writer._transaction():
-        for statement in statements:
-            run.writer._database.execute(f"UPDATE {statement}")
-
-
 @cases("mode device", "pipelined None; synchronised None; pipelined .98")
 def test_figures_are_those_of_the_clean_steps(tmp_path, mode, device):
     run = realistic(tmp_path / "rec", Model(seed=4, evaluation=17, device=device))
@@ -59,20 +53,17 @@ def test_no_more_cores_are_busy_than_there_are(run, share, cores_busy):
     figures = tuple(found[name] for name in ("cores_busy", "cpu_mean_s", "cpu_wall_s"))
     assert figures == tuple(x if x is None else pytest.approx(x) for x in known)
     assert found["cpu_reason"] is None if cores_busy else "2 cores" in found["cpu_reason"]
-    free = (figures_of(run, usable_cores=None, logical_cores=n)["cores_busy"] for n in (None, 1))
-    assert [*free] == [pytest.approx(share), None]
 
 
 def test_cpu_time_read_per_slice_is_that_of_all_their_steps(run):
     for count, cpu_s in ((3, 0.030), (5, 0.090), (4, 0.050)):
         run.clean(count, cpus=[cpu_s / count] * count)
     run.torch([0.02] * 3, cpus=[0.5] * 3)
-    change(run, "steps SET cpu_s = NULL", "slices SET cpu_s = NULL WHERE slice = 2")
+    with run.writer._transaction():
+        run.writer._database.execute("UPDATE steps SET cpu_s = NULL")
+        run.writer._database.execute("UPDATE slices SET cpu_s = NULL WHERE slice = 2")
     found = figures_of(run)
     assert [found["cpu_mean_s"], found["cores_busy"]] == pytest.approx([0.120 / 8, 0.120 / 0.080])
-    change(run, "slices SET cpu_s = NULL")
-    found = figures_of(run)
-    assert (found["cpu_mean_s"], "no CPU time" in found["cpu_reason"]) == (None, True)
 
 
 CALM = {"n": 500, "samples_s": [0.0098, 0.0113, *[0.010] * 498], "stopped_by": "interval"}
@@ -150,11 +141,9 @@ def test_a_warning_begins_beyond_its_limit(name, calm, loud):
 
 
 @pytest.mark.parametrize(("benchmark_s", "clean_s", "tells"), [
-    (0.010, None, 0), (0.0, 0.010, 0), (0.010, 0.0109, 1), (0.010, 0.0103, 0),
-    (0.010, 0.010 * (1 + module._LAYERS_APART * 0.99), 0),
+    (0.010, None, 0), (0.010, 0.010 * (1 + module._LAYERS_APART * 0.99), 0),
     (0.010, 0.010 * (1 + module._LAYERS_APART * 1.01), 1),
-    (0.010, 0.010 * (1 - module._LAYERS_APART * 1.01), 1), (16e-6, 16e-6 + module._MARKING_S, 0),
-    (16e-6, 22e-6, 1), (16e-6, 19e-6, 0)])  # fmt: skip
+    (0.010, 0.010 * (1 - module._LAYERS_APART * 1.01), 1), (16e-6, 19e-6, 0)])  # fmt: skip
 def test_clean_steps_between_layers_are_compared_with_the_benchmark(benchmark_s, clean_s, tells):
     texts = module.of_layers(benchmark_s, clean_s)
     assert len(texts) == tells

@@ -8,7 +8,6 @@ import pytest
 from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.layers import layer_rows, probe_effects, select
 from profstack.storage.folder import write_run
-from profstack.storage.vocabulary import BENCH_FACT
 from tests.support.cells import cell
 from tests.support.recordings import Model, by, realistic
 
@@ -65,7 +64,6 @@ def test_a_factor_is_the_median_in_later_slices_over_the_clean_steps_beside(tmp_
 
 @pytest.mark.parametrize(("layer", "mode", "walls", "number", "words"), [
     ("torch", "shared", [0.02] * 4, 2, "shared its steps"),
-    ("cprofile", "whole", [3.0], 2, "measured whole"),
     ("memory", "discovery", [0.9, 0.7], 0, "first steps"), ("torch", "timed", [0.0, 0.0], 2, ""),
 ])  # fmt: skip
 def test_what_gives_no_factor_says_why(run, layer, mode, walls, number, words):
@@ -77,20 +75,6 @@ def test_what_gives_no_factor_says_why(run, layer, mode, walls, number, words):
     assert any(x in effect["note"] for x in (words,) if x) or "of its" in effect["note"]
     known = (None, None, len(timed), median(timed) if timed else None)
     assert cell(effect, "factor ci95_low n_layer step_median_s") == known
-
-
-def test_a_layer_whose_slices_are_all_of_another_loop_says_so(run):
-    run.clean(9, 0.2)
-    run.begin_plan("optimizer", "train")
-    run.cprofile([0.1])
-    run.torch([0.1, 0.1])
-    found = layers_of(run, cprofile="recorded", torch="recorded", flops="recorded")
-    assert [found[name]["steps"] for name in ("cprofile", "torch", "flops")] == [1, 2, 0]
-    assert ["other loops" in " ".join(row["audit"]) for row in found.values()] == [
-        True,
-        True,
-        False,
-    ]
 
 
 def test_a_layer_counts_all_its_slices_and_says_which_its_figures_are_of(run):
@@ -117,10 +101,6 @@ ALONE = ["profstack", "run", "--layers"]
 WHOLE = ["profstack", "run", "--step-by", "none", "--layers"]
 
 
-def command_of(row):
-    return row["command"] and shlex.split(row["command"])
-
-
 @pytest.mark.parametrize(("name", "others", "rounds", "command"), [
     ("memory", {"torch": "empty"}, 1, ALONE), ("cprofile", {"flops": "recorded"}, 1, WHOLE),
     # The same again would do the same.
@@ -132,14 +112,4 @@ def test_an_empty_layer_has_a_command_that_fills_it(run, name, others, rounds, c
         run.clean(2, number=1)
     row = layers_of(run, **others, **{name: "empty"})[name]
     assert "after 3 steps" in row["reason"]
-    assert command_of(row) == (command and [*command, name, *ARGV])
-
-
-@pytest.mark.parametrize(("argv", "ended", "command"), [
-    (["bench", "a.py:f", "--force"], {}, "profstack bench a.py:f --layers nvtx"),
-    (["bench", "a.py:f"], {"recording_ended": 1.0}, None), ([], {}, None)])  # fmt: skip
-def test_a_benchmark_is_repeated_with_the_layer(run, argv, ended, command):
-    write_run(run.folder, {"argv": argv})
-    run.clean(3)
-    run.writer.facts({BENCH_FACT: {"figures": None, "problems": []}, **ended})
-    assert layers_of(run, nvtx="empty")["nvtx"]["command"] == command
+    assert (row["command"] and shlex.split(row["command"])) == (command and [*command, name, *ARGV])

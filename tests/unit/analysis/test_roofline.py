@@ -9,7 +9,6 @@ from profstack.analysis.clean_steps import clean_steps
 from profstack.analysis.flops import SHAPES, counted, of_record
 from profstack.analysis.layers import probe_effects, select
 from profstack.analysis.modules import modules
-from profstack.storage.vocabulary import OTHER_WORK
 from tests.support.cells import cell
 from tests.support.recordings import CLEAN_S, TORCH_S, Run, by, module, module_times, operator
 
@@ -37,8 +36,7 @@ def judged(flop, moved, seconds=1.0, lacking=None, known=None):
 
 # The ridge is at 10 operations a byte: above it the peak is the roof, below it the memory.
 @pytest.mark.parametrize(("flop", "moved", "share", "bound", "words"), [
-    (80e9, 0.8e9, 0.8, "compute", None), (50e9, 0.5e9, 0.5, "compute", None),
-    (49e9, 0.49e9, 0.49, "overhead", "49 %"),
+    (50e9, 0.5e9, 0.5, "compute", None),
     (49.96e9, 0.5e9, 0.4996, "overhead", "just under 50 % of"), (8e9, 8e9, 0.8, "memory", None),
     (4e9, 4e9, 0.4, "overhead", "40 %"),
     # At the ridge both roofs meet; the memory cannot hold back what outruns it.
@@ -54,8 +52,7 @@ def test_the_roof_that_explains_half_of_the_time_holds_back(flop, moved, share, 
 @pytest.mark.parametrize(("flop", "moved", "seconds", "bound", "words"), [
     (None, 1e9, 1.0, None, "not counted"), (1e9, None, 1.0, None, "no rule tells"),
     (1e9, 1e9, None, None, "not calibrated"), (1e9, 1e9, 0.0, None, "not calibrated"),
-    (None, 8e9, 1.0, "memory", "80 %"), (None, 20e9, 1.0, "memory", "caches"),
-    (None, 4e9, 1.0, None, "40 %"), (None, 0.0, 1.0, None, "moves no bytes")])  # fmt: skip
+    (None, 8e9, 1.0, "memory", "80 %"), (None, 4e9, 1.0, None, "40 %")])  # fmt: skip
 def test_what_is_not_known_has_no_share_and_a_reason(flop, moved, seconds, bound, words):
     found = judged(flop, moved, seconds, None if moved is not None else "no rule tells of cat")
     assert cell(found, "bound share_of_peak") == (bound, None)
@@ -64,9 +61,8 @@ def test_what_is_not_known_has_no_share_and_a_reason(flop, moved, seconds, bound
 
 
 def test_peaks_and_shares_of_them():
-    # As the page's `formatPercent` has it: the same share stands in a column of the same row.
-    found = [roofline.percent(x) for x in (0, 0.01, 0.0467, 0.127, 0.494, 0.5, 1.378)]
-    assert " ".join(found) == "0.0 % 1.0 % 4.7 % 13 % 49 % 50 % 138 %"
+    found = [roofline.percent(x) for x in (0, 0.0467, 0.127, 0.494, 1.378)]
+    assert " ".join(found) == "0.0 % 4.7 % 13 % 49 % 138 %"
     # Whether what is stored as float32 is multiplied as TF32 is for the script to say.
     stated = {"dtype": "float32", "value": 1.0, "source": "datasheet", "how": "said"}
     for rate in ([stated], rates(float32=1.0, tf32=8.0)):
@@ -153,9 +149,6 @@ def test_float32_has_the_roof_of_what_it_is_multiplied_as(tmp_path, name, facts,
     for point in found["points"]:
         share = near(point["flop_per_s"] / known[dtype])
         assert cell(point, "dtype share_of_peak") == (dtype, share)
-    # Where there is no such peak, as on a CPU, it is float32 whatever is said.
-    alone = recorded(tmp_path / "cpu", rows, {"tf32_products": True}, name)
-    assert {row["dtype"] for row in alone["mfu"]} == {"float32"}
 
 
 def test_more_than_the_peak_is_no_share_of_it(tmp_path):
@@ -163,10 +156,6 @@ def test_more_than_the_peak_is_no_share_of_it(tmp_path):
     (mfu,), step = found["mfu"], found["by_name"]["step"]
     assert (mfu["value"], "more than the measured peak" in mfu["warning"]) == (None, True)
     assert (step["share_of_peak"], "wrong" in step["reason"]) == (None, True)
-    how = f"product; {OTHER_WORK} (this had 50 % of it): it may be more"
-    rate = {"dtype": "float32", "value": 20e9, "source": "measured", "how": how}
-    (mfu,) = recorded(tmp_path / "busy", ROWS, flop=[rate])["mfu"]
-    assert (mfu["value"], "while other work ran" in mfu["warning"]) == (near(0.4), True)
 
 
 def test_what_else_times_and_bounds_rest_on(tmp_path):
@@ -195,7 +184,7 @@ def test_work_adds_up_its_rows_and_names_what_has_no_rule():
     known, lacking = work.bytes()
     assert (work.total_s, known, "a, b, c," in lacking) == (near(1.465), 670, True)
     assert (roofline.EXPLAINS, near(0.05, abs=0.019) == GAP) == (0.5, True)
-    for share in (0.03, GAP * 0.99, GAP * 1.01, 0.08):
+    for share in (GAP * 0.99, GAP * 1.01):
         work = roofline.Work()
         work.add(row._replace(seconds=1.0 - share))
         work.add(row._replace(moved_bytes=None, seconds=share))

@@ -95,7 +95,6 @@ def test_every_second_has_one_owner(made):
        (LOG, 1, "logging and callbacks"), ((SCRIPT, 3, "log_prob"), None, "other"),
        ((SCRIPT, 3, "on_epoch_end"), None, "logging and callbacks"),
        ((f"{PACKAGES}/tqdm/std.py", 3, "update"), None, "logging and callbacks"),
-       (((f"{PACKAGES}/tqdm/std.py", 3, "__iter__"), DATA), None, "other"),
        (FORWARD, 1, "evaluation"),
        (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
        (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
@@ -109,15 +108,3 @@ def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     end = made.now + 3.0
     found = parts_of(made, end + 0.5, [end, end])
     assert found[owner]["wall_s"] == pytest.approx(3.0 + 0.5 * (owner[:5] == "start"), abs=0.002)
-
-
-def test_without_the_ends_of_the_run_there_is_no_bar(made):
-    made.begins("clean", [0.02] * 5)
-    made.close(run={"run": {}})
-    recorded, told = made.recorded(), []
-    for seconds, facts in ((None, {}), (3.0, {}), (3.0, {"finishing": 1})):
-        recorded.run["run"] = {"duration_s": seconds}
-        recorded.facts |= facts
-        rows, reason = run_bar(recorded, clean_steps(recorded))
-        told.append((rows, reason.split()[-1]))
-    assert told == [([], "known"), ([], "written"), ([], "began")]

@@ -98,8 +98,7 @@ def test_the_smallest_of_many_rows_are_one(run, count):
     (0.99 * STEP_S, 0.01 * STEP_S, 0.01 * STEP_S, ["110 µs it waited, 110 µs"]),
     (MOST * 0.999, 0.0, 0.0, ["all the time", "11.0 ms"]),
     # More than there was: that it never waited does not follow.
-    (MOST * 1.001, None, None, []), (1.09 * STEP_S, None, None, []),
-    (1.03 * STEP_S, 0.0, 0.0, ["all the time"])])  # fmt: skip
+    (MOST * 1.001, None, None, [])])  # fmt: skip
 def test_how_long_the_steps_thread_ran(run, cpu_s, off_s, no_core_s, words):
     clean(run, main(5 * cpu_s))
     rows, facts = found_in(run)
@@ -111,23 +110,6 @@ def test_how_long_the_steps_thread_ran(run, cpu_s, off_s, no_core_s, words):
     assert not told(facts, "no layer looks into")
 
 
-@pytest.mark.parametrize(("workers", "cpus", "waits", "words"), [
-    ([1], [0.02], True, ["1 DataLoader worker uses 4.00 ms", "3.00 ms (27"]),
-    ([1, 2], [0.02, 0.03], True, ["2 DataLoader workers use 10.0 ms"]),
-    ([1, 2], [0.02, None], True, ["2 DataLoader workers use CPU time", "does not give"]),
-    ([None], [0.02], False, ["DataLoader workers use 4.00 ms", "not known"])])  # fmt: skip
-def test_what_workers_use_and_how_long_steps_wait(run, workers, cpus, waits, words):
-    known = zip("ab", cpus, workers, strict=False)
-    used = [thread("DataLoader worker", f"w{letter}", *each) for letter, *each in known]
-    waited = [0.001, 0.002, None, 0.004, 0.005] if waits else None
-    clean(run, main(0.02), *used, waits=waited)
-    facts = found_in(run)[1]
-    assert facts["wait_s"] == (near(0.003) if waits else None)
-    (text,) = told(facts, "DataLoader")
-    assert [word for word in words if word not in text] == []
-    assert len(told(facts, "no layer looks into")) == (None not in cpus)
-
-
 SKIPPED = ("skipped", "x")
 
 
@@ -135,8 +117,7 @@ SKIPPED = ("skipped", "x")
     ("no /proc", {}, "no /proc"), (None, {}, "no clean slice"),
     ("", {"torch": ("recorded", None)}, "no readings"),
     ("", {"torch": SKIPPED, "cprofile": SKIPPED}, "x"),
-    ("", {"torch": SKIPPED, "cprofile": ("skipped", "y")}, "no readings"),
-    ("", {"torch": SKIPPED, "cprofile": ("recorded", "x")}, "no readings")])  # fmt: skip
+    ("", {"torch": SKIPPED, "cprofile": ("skipped", "y")}, "no readings")])  # fmt: skip
 def test_without_readings_there_is_a_reason(run, reason, layers, words):
     run.clean(3)
     readings = {} if layers else {"readings": 4, "took_s": 0.006, "reason": reason}

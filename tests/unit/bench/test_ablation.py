@@ -41,8 +41,6 @@ def test_on_a_cpu_a_model_or_a_function_has_the_cells_that_can_differ():
         assert (of(row, "valid error"), without_figures(row)) == ([False, error], True)
     row = cells["compute", True, False, HOST]
     assert (row["valid"], without_figures(row)) == (True, True)
-    assert "1.00 KiB" in cells["copy-heavy", True, True, HOST]["note"]
-    assert cells["compute", True, True, HOST]["note"] is None
     assert breaks_of_schema("ablation", list(cells.values())) == []
 
 
@@ -92,22 +90,3 @@ def test_with_a_device_each_cell_shows_its_own_time(monkeypatch):
     # A device that happens to be done makes it no more valid.
     row = done["compute", True, False, EVENTS]
     assert of(row, "valid error median_s") == near(False, None, 1e-3)
-
-
-def test_an_error_ends_its_cell_alone():
-    class OnlyItself(nn.Module):
-        """Works for none but the object it was made as, which a copy is not."""
-
-        def __init__(self):
-            super().__init__()
-            self.owner = [id(self)]
-
-        def forward(self, inputs):
-            if self.owner != [id(self)]:
-                raise ValueError("used by another\nthan its owner")
-            return inputs
-
-    cells = cells_of(of_model(OnlyItself(), (torch.ones(1),)), 0.01, Clock())
-    cold = cells["compute", False, True, HOST]
-    assert (cold["error"], without_figures(cold)) == ("ValueError: used by another", True)
-    assert cells["compute", True, True, HOST]["error"] is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from profstack.bench.measure import Interrupted, Policy, is_known, measure
-from profstack.stats.blocks import GC_OFF, GC_ON, PIPELINED, SYNCHRONISED, timed_block
+from profstack.stats.blocks import GC_OFF, GC_ON, PIPELINED, SYNCHRONISED
 from tests.support.tables import cases
 from tests.support.virtual_machine import Machine
 
@@ -79,10 +79,6 @@ def test_samples_of_short_calls_and_bounds_of_blocks():
     assert measured.summary().median == pytest.approx(1e-6)
     _, _, machine = run(lambda n: 1e-4 * 2 ** min(n // 8, 14), max_s=0.1, max_warmup_s=1.0)
     assert machine.host_s < 1.0 + 0.1 + 3 * 1.7
-    machine = Machine(has_device=False)
-    block = timed_block(lambda: machine.work(0.1), 100, 2, machine.clock(), longest_s=1.0)
-    assert len(block.host_s) in (5, 6)
-    assert (block.blocks, block.block_s) == ([len(block.host_s)], pytest.approx([0.1]))
 
 
 def on_a_device(mode, times=lambda n: 1e-4, marks=None, **limits):
@@ -127,5 +123,4 @@ def test_collections_go_on_where_they_are_asked_for():
     for collect, setting in ((True, GC_ON), (False, GC_OFF)):
         seen = []
         run(lambda n, to=seen: to.append(gc.isenabled()) or 0.1, repeat=3, collect=collect)
-        assert ({*seen}, gc.isenabled()) == ({collect}, True)
-        assert Policy(collect=collect).garbage == setting
+        assert ({*seen}, Policy(collect=collect).garbage) == ({collect}, setting)

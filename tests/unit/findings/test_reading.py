@@ -35,14 +35,6 @@ def test_a_finding_has_its_rules_slug_its_place_and_a_gain_or_a_reason_why_not()
     with pytest.raises(ValueError, match="memory-growth"):
         told(gain_s=None)
 
-    @reading.family
-    def family(recorded, report, step_s):
-        yield told(gain_s=step_s)
-
-    for step_s, asked in ((0.02, 1), (0.0, 0), (None, 0)):
-        gains = [each["gain_s"] for each in family(None, report_of(step_s=step_s))]
-        assert gains == [step_s] * asked
-
 
 def test_findings_are_bounded_in_order_and_in_calibrated_time():
     # A fifth of 4 s, and a twentieth.
@@ -91,14 +83,11 @@ def test_calls_lead_to_the_nearest_own_function_by_the_longest_way():
     assert [graph.below([key]) for key in keys] == [set(keys[1:]), set(keys[1:]), set()]
     top, near_ = function("top", 0.1), function("near", 0.1, line=9)
     far, library = function("far", 0, line=2), function("wrap", 0.1, file="/lib/x.py")
-    write, read = built_in("write", 0.5), built_in("read", 0.2)
+    write = built_in("write", 0.5)
     calls = [call(top, near_, 0.9), call(near_, library, 0.4), call(far, library, 0.3)]
-    calls += [call(library, write, 0.5), call(write, library, 9.0), call(far, read, 0.2)]
-    graph = CallGraph(report_of(functions=[top, near_, far, library, write, read], calls=calls))
+    calls += [call(library, write, 0.5), call(write, library, 9.0)]
+    graph = CallGraph(report_of(functions=[top, near_, far, library, write], calls=calls))
     assert graph.own_caller({key_of(write): 0.5})["name"] == "near"
-    # Of two functions the one with more of the time, over all that was called.
-    times = {key_of(write): 0.5, key_of(read): 0.6}
-    assert graph.own_caller(times) == graph.rows[key_of(far)]
 
 
 def test_a_line_is_of_the_innermost_function_whose_text_it_is_in():
@@ -113,5 +102,3 @@ def test_a_line_is_of_the_innermost_function_whose_text_it_is_in():
     assert [graph.function_around(line(at)) for at in (9, 14)] == [MAKE, None]
     assert [row["line"] for row in graph.lines_of(MAKE)] == [6, 9]
     assert graph.heaviest_line(MAKE)["line"] == 9
-    report["tables"]["lines"][0]["reason"] = "it ran too many lines"
-    assert CallGraph(report).heaviest_line(MAKE) is None

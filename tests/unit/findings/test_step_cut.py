@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from profstack.findings import step_cut
-from profstack.findings.data_loading import before_first_work
 from profstack.findings.reading import CallGraph
 from profstack.findings.step_cut import LONGER_STEPS, MORE_STEPS, after_step, io_time
 from profstack.storage import vocabulary as own
@@ -114,8 +113,6 @@ def test_the_wait_is_of_all_counted_steps_and_for_a_loader():
     cut = cut_of(loader=loader)
     found = [cut.has_loader, cut.wait, cut.python, cut.other]
     assert found == near(True, 0.08, PYTHON + 0.02, 0.04)
-    found = [cut_of(wait=0.0), cut_of(wait=0.0, loader=loader)]
-    assert [[each.wait, each.scale, each.python] for each in found] == [near(0, 1, PYTHON)] * 2
     # No more than the wait. The calls of a benchmark wait for no data.
     bench = cut_of(parts={"benchmark": {"target": "f"}})
     waits = [cut_of(loader=loader, clean_wait=0.2).wait, cut_of(loader=(0.72, 0.0)).wait]
@@ -189,14 +186,14 @@ for x in source:
     optimizer.step()
     {after}
 """
-STEP, AFTER, MEASURED = 12, 13, 6
+STEP, AFTER = 12, 13
 
 
-def looped(after, text=LOOP, inside_s=0.0):
+def looped(after, text=LOOP):
     """6 ms go by on the line after the optimizer's step, 2 ms on the loop's."""
     rows = [("(optimizer)", STEP, 1 * MS, 0.0), ("(optimizer)", 3, 0.5 * MS, 0.0)]
     rows += [(None, STEP - 3, 2 * MS, 0.0), ("(wait)", AFTER, 4.5 * MS, 1.5 * MS)]
-    rows += [("Net", AFTER, 99.0, 99.0), (None, MEASURED, inside_s, 0.0)]
+    rows += [("Net", AFTER, 99.0, 99.0)]
     lines = rows_of("module line python_s operator_s", *rows, file=TRAIN)
     found = {"module_lines": lines, "lines": lines, "functions": [function("measured", 6 * MS)]}
     return found | {"parts": {"sources": [{"file": TRAIN, "text": text.format(after=after)}]}}
@@ -212,12 +209,6 @@ def test_what_no_step_reads_is_no_input_and_no_wait():
     texts = [(after, LOOP) for after in (*inputs, "optimizer.zero_grad()")]
     texts.append(("hist.append(1)", LOOP.replace("for x in source", "if x")))
     assert [after_step(report_of(**looped(*each))) for each in texts] == [None] * 6
-    report = report_of(**looped("hist.append(measured(loss))", inside_s=8 * MS))
-    found = after_step(report)
-    assert (found.share, found.line["line"]) == (pytest.approx(14 / 16), MEASURED)
-    assert before_first_work(report, 14 * MS, 1.0) == []
-    (maker,) = before_first_work(report_of(**looped("x = measured(loss)")), 14 * MS, 1.0)
-    assert maker.row["name"] == "measured"
 
 
 def test_what_follows_the_optimizers_step_is_taken_from_the_wait_and_from_python():
@@ -228,12 +219,6 @@ def test_what_follows_the_optimizers_step_is_taken_from_the_wait_and_from_python
     # Beside a loader it is in what the loader does not explain: half of the wait.
     cut = cut_of(**rows, loader=(0.04, 0.0))
     assert [cut.before_beside_loader, cut.wait, cut.after_step] == near(0.06, 0.04, 0.06)
-    # Of all before the first work, files included, three quarters are after the step.
-    written = writing(0.06)
-    functions = [*rows["functions"], *written["functions"]]
-    files = cut_of(**rows | {"functions": functions}, calls=written["calls"])
-    found = [files.wait, files.io, files.after_python]
-    assert found == near(0.1 - after, 0.06, (after - 0.06) * 0.75)
 
 
 TIMED = Selection([1], "timed", FEWEST_STEPS, 0.03)

@@ -90,16 +90,6 @@ def test_gaps_are_cut_to_the_runs_and_know_their_kernels():
     assert [*map(len, module.gaps_between(*given, []))] == [0] * 5
 
 
-def test_a_run_that_ends_idle_waits_for_what_runs_after_it():
-    # The next kernel begins at 300; the run ends at 200, idle since 100.
-    for launched, cause in ((99, QUEUED), (150, HOST_LATE), (250, HOST_LATE), (UNKNOWN, NOT_KNOWN)):
-        kernels = Kernels(column([10, 300]), column([100, 310]), column([5, launched]))
-        host = Host(column(), intervals(), column([0]))
-        busy = intervals((10, 100), (300, 310))
-        gaps = module.gaps_between(kernels, busy, intervals(), host, [(10, 200)])
-        assert [each.tolist() for each in gaps] == [[100], [200], [cause], [0], [-1]]
-
-
 @given(*[st.lists(st.tuples(MOMENT, MOMENT), max_size=8)] * 2)
 def test_times_in_both_of_two_sets_of_intervals(one, other):
     first, second = intervals(*one), intervals(*other)

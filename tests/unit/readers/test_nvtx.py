@@ -1,8 +1,5 @@
 """The emitter of NVTX ranges: what it emits, that it stays nested, and what it costs."""
 
-import sys
-from types import SimpleNamespace
-
 import pytest
 from torch import nn
 
@@ -161,38 +158,6 @@ def test_the_clocks_own_time_is_taken_off(monkeypatch):
     cases = (("module", 31.0), ("module", 30.0), ("step", 46.0), ("step", 44.0))
     found = [nvtx.less_the_clock(kind, 3, seconds) for kind, seconds in cases]
     assert found == [1.0, None, 1.0, None]
-
-
-def test_old_nvtx_is_driven_by_its_context_manager(monkeypatch):
-    """Up to 0.2.11 a domain cannot push; tests/process runs the real one."""
-    told = RememberingDomain()
-
-    class Annotate:
-        def __init__(self, domain, **given):
-            assert domain == "profstack"
-            self.attributes = told.get_event_attributes(**given)
-
-        def __enter__(self):
-            told.push_range(self.attributes)
-
-        def __exit__(self, *_):
-            told.pop_range()
-
-    def start(text, color, domain, category):
-        assert (isinstance(color, int), domain, category) == (True, "profstack", "region")
-        return told.start_range((text, None))
-
-    functions = {"start_range": start, "end_range": told.end_range, "annotate": Annotate}
-    for given in ({}, {"get_domain": lambda name: object()}):
-        monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(**functions, **given))
-        for path, is_taken in (("", False), ("/a/listener.so", True)):
-            monkeypatch.setenv(nvtx.INJECTION, path)
-            assert nvtx.Domain().is_taken is is_taken
-    emitter = nvtx.Emitter(nvtx.Domain())
-    emitter.start(7)
-    drive(emitter, "+Net -Net <1:load >1 8")
-    assert told.told == ["step 7", "  forward", "    Net"]
-    assert (told.numbers, told.open, told.apart) == ([7], [], ["+load", "-load"])
 
 
 PAIRS = {False: "2022.4.2.1-df9881f 0.2.12, 2021.3.1.54 1.0, 2022.4.2.1-df9881f 0.2.12rc1"}

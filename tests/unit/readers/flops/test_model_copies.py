@@ -16,9 +16,7 @@ import torch
 from torch import nn
 
 from profstack.readers.flops import model_copies
-from profstack.session import Session
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING
-from profstack.wrappers.flops import CHECK
 
 FOLDER = Path(sys.prefix) / "counters"
 WHY = "neither thop nor fvcore: make test installs them"
@@ -101,46 +99,13 @@ def test_nothing_of_them_is_left(capsys):
     assert (torch.compiler.is_compiling(), capsys.readouterr()) == (False, ("", ""))
 
 
-class Calls(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function, self.fc = function, nn.Linear(4, 5)
-
-    def forward(self, *args, **named):
-        return self.function(self.fc, *args, **named)
+class Odd(nn.Module):
+    def forward(self, x):
+        return object()
 
 
-def test_inputs_by_name_are_given():
-    net = Calls(lambda fc, x, scale, shift: fc(x) * scale + shift.sum())
-    rows, notes = counted(net, torch.randn(3, 4), scale=torch.ones(5), shift=torch.ones(7))
-    found = [(counter, path, flop) for counter, path, _, _, _, flop in rows]
-    assert notes == []
-    assert found == [(tool, "Net.fc", 3 * 2 * 3 * 4 * 5) for tool in MODEL_COUNTERS]
-
-
-def test_what_they_raise_and_calls_of_no_model_are_reasons():
+def test_what_they_raise_is_a_reason():
     # No trace can take what it gives.
-    odd = Calls(lambda *_: object())
-    rows, (text,) = counted(odd, torch.ones(2))
+    rows, (text,) = counted(Odd(), torch.ones(2))
     assert (rows, text.startswith("fvcore has no figures")) == ([], True)
     assert "RuntimeError" in text
-    none = model_copies.count(0, {}, 1)
-    slugs = [(slug, text.split()[0]) for slug, text in none[1]]
-    assert (none[0], slugs) == ([], [("flops-uncounted", tool) for tool in MODEL_COUNTERS])
-    with model_copies.given(functools.partial(nn.Identity(), torch.ones(2))):
-        with model_copies.given(print):
-            assert model_copies.count(0, {}, 1) == none
-        assert model_copies.count(0, {}, 1) == ([], [])
-
-
-def test_a_session_that_runs_a_model_has_them_beside_the_record():
-    with Session("counters", layers=["torch", "flops"]) as session, torch.no_grad():
-        session.run(conv_net().eval(), IMAGES)
-    report = session.recording.to_dict()
-    flop = {row["counter"]: row["forward_flop"] for row in report["tables"]["flops"]}
-    assert flop["FlopCounterMode"] == flop["recorded_shapes"] == 2 * MACS
-    assert all(flop[counter] > 2 * MACS for counter in MODEL_COUNTERS)
-    # Calls of the copies are not the session's.
-    paths = {row["path"].partition(".")[0] for row in report["tables"]["modules"]}
-    assert {path for path in paths if not path.startswith("(")} == {"Sequential"}
-    assert CHECK in {row["mode"] for row in report["slices"]}

@@ -108,12 +108,10 @@ def test_the_operator_around_an_event_is_the_outermost_inside_its_mark():
 @pytest.fixture
 def device(monkeypatch):
     """Stands where torch keeps its functions on a CUDA device, which no machine of tests has."""
-    state = SimpleNamespace(said=[], recording=False, initialized=True, full=False)
+    state = SimpleNamespace(said=[], recording=False, initialized=True)
 
     def dump(path):
         state.said.append("dump")
-        if state.full:
-            raise RuntimeError("no room")
         Path(path).write_bytes(b"snapshot")
 
     state.switch = lambda enabled, *_: state.said.append(enabled)
@@ -126,26 +124,23 @@ def device(monkeypatch):
 
 
 @cases(
-    "state scripts said problem",
-    ({}, (), ["all", "dump", None], ""),
+    "state scripts said",
+    ({}, (), ["all", "dump", None]),
     # A history of the script's own, or no device.
-    ({"recording": True}, (), [], ""),
-    ({"initialized": False}, (), [], ""),
-    # The script switches its own meanwhile.
-    ({}, ("state",), ["all", "state"], "_record"),
-    ({}, (None,), ["all", None], "_record"),
-    ({"full": True}, (), ["all", "dump", None], "RuntimeError: no room"),
+    ({"recording": True}, (), []),
+    ({"initialized": False}, (), []),
+    ({}, (None,), ["all", None]),
 )
-def test_a_history_is_written_where_it_is_ours(device, tmp_path, state, scripts, said, problem):
+def test_a_history_is_written_where_it_is_ours(device, tmp_path, state, scripts, said):
     vars(device).update(state)
     path, history = tmp_path / "snapshot.pickle", blocks.DeviceHistory()
     history.begin()
     for enabled in scripts:
         torch.cuda.memory._record_memory_history(enabled)
-    written = "dump" in said and not problem
+    written = "dump" in said
     assert (history.end(path), path.exists(), device.said) == (written, written, said)
-    assert [slug for slug, _ in history.problems] == ["no-snapshot"] * bool(problem)
-    assert problem in "".join(text for _, text in history.problems)
+    # The script switched its own meanwhile.
+    assert [slug for slug, _ in history.problems] == ["no-snapshot"] * bool(scripts)
     assert (torch._C._cuda_record_memory_history, history.end(path)) == (device.switch, False)
     # A forked child leaves the device alone.
     del device.said[:]

@@ -70,9 +70,12 @@ def test_the_second_source_is_the_device_where_it_has_a_part(malloc, cuda, unrea
     assert tuple(row.values()) == (7, __file__, 1, first, 50, 20, 40, *expected, 3)
 
 
-def test_the_title_of_a_plot_is_one_line_and_the_listing_has_the_figures(monkeypatch, tmp_path):
+def test_the_title_of_a_plot_is_one_line_without_secrets(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "abc123", "--lr", "1\n2"])
     assert memory_lines.command_line() == "CMDLINE python train.py --api-key *** --lr 1 2\n"
+
+
+def test_the_listing_has_the_figures(tmp_path):
     script, figures = tmp_path / "train.py", {}
     script.write_text("import torch\n\nx = torch.ones(8)\ny = x\nz = y\n")
     for line, usage, grown, runs in ((3, 300, 40, 7), (4, 301, None, 2), (5, 302, -3, 5)):

@@ -1,6 +1,5 @@
 """Owners of a step's memory to the byte, and the blocks that a slice did not allocate."""
 
-import threading
 import weakref
 from types import SimpleNamespace
 
@@ -14,8 +13,8 @@ from profstack.readers.memory.kinds import KINDS, Alive, Block
 from profstack.readers.memory.owners import TensorBlocks
 from profstack.storage.vocabulary import OPTIMIZER
 from tests.support import memory_slices as by_hand
-from tests.support.commands import fails
-from tests.support.memory_slices import BATCH, FLOAT, INPUT, LEARNED_B, WIDE, WIDTH, holders, owners
+from tests.support.engine import elsewhere
+from tests.support.memory_slices import FLOAT, INPUT, LEARNED_B, WIDE, WIDTH, holders, owners
 from tests.support.torch_slices import observe
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -88,8 +87,8 @@ class Planted(nn.Module):
         return self.lin(x) * factor
 
 
-def test_a_planted_temporary_comes_first_shared_parameters_once_and_batches_are_inputs():
-    first, batches = nn.Linear(WIDTH, WIDTH, bias=False), []
+def test_a_planted_temporary_comes_first_and_shared_parameters_once():
+    first = nn.Linear(WIDTH, WIDTH, bias=False)
     taken = observed(nn.Sequential(first, Planted(first)))
     rows, found = holders(taken), peaks(taken)
     assert rows[0] == ("temporaries", "Sequential.1", "aten::full", 0, 1, 16 * MIB)
@@ -97,39 +96,15 @@ def test_a_planted_temporary_comes_first_shared_parameters_once_and_batches_are_
     parameters = {path: size for kind, path, *_, size in rows if kind == "parameters"}
     assert parameters == {"Sequential.0": WIDTH * WIDTH * FLOAT}
 
-    def step():
-        # As those of the workers of a DataLoader: no allocator sees it.
-        storage = torch.UntypedStorage._new_shared(INPUT)
-        batch = torch.empty(0).set_(storage).view(BATCH, WIDTH)
-        first(batch).sum().backward()
-        batches[:] = [batch]
 
-    start, peak, _, end = owners(observe(step, 1, "detail"))["inputs"]
-    # The batch before it goes when the new one comes; of the moment both may be there.
-    assert start == end == INPUT
-    assert INPUT <= peak <= 2 * INPUT
-
-
-def test_what_fails_or_is_not_seen_is_a_note_and_the_times_stand(monkeypatch):
-    taken, failing = [], fails(ValueError("no memory today"))
-    # A script that trains on a thread of its own is told why there is nothing.
-    thread = threading.Thread(target=lambda: taken.append(observed()))
-    thread.start()
-    thread.join()
+def test_a_script_that_trains_on_a_thread_of_its_own_is_told_why_there_is_nothing():
+    taken = []
+    elsewhere(lambda: taken.append(observed()))
     # Nothing was seen of the modules' memory either, which is not the same as none.
     assert {row["host_net_bytes"] for row in taken[0].rows.values()} == {None}
-    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", failing)
-    taken.append(observed())
-    for each, why in zip(taken, ("thread of its own", "ValueError: no memory today"), strict=True):
-        ((slug, text),) = each.captured.notes
-        assert (slug, why in text) == ("no-memory-owners", True)
-        assert "memory_owners" not in each.captured.frames
-        assert each.captured.frames["module_times"]
-    # Tensors without a row are noted by their number.
-    alive = Alive(unread=3, left_out=14)
-    monkeypatch.setattr("profstack.readers.memory.kinds.find_alive", lambda **_: alive)
-    found = {(slug, text.split()[0]) for slug, text in observed().captured.notes}
-    assert found == {("tensors-left-out", "14"), ("tensors-unread", "3")}
+    ((slug, text),) = taken[0].captured.notes
+    assert (slug, "thread of its own" in text) == ("no-memory-owners", True)
+    assert "memory_owners" not in taken[0].captured.frames
 
 
 # Blocks from before, by hand.

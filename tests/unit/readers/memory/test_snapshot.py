@@ -1,6 +1,5 @@
 """Snapshots of a CUDA allocator against one that was played and counted, and damaged ones."""
 
-import copy
 import gzip
 import pickle
 from collections import Counter
@@ -12,17 +11,10 @@ from hypothesis import given
 from profstack.errors import UsageError
 from profstack.readers.formats import Request
 from profstack.readers.memory import snapshot
+from tests.support import snapshots
 from tests.support.damage import ANY_VALUE, CHANCE, put_anywhere
-from tests.support.snapshots import STACKS, frames, play
+from tests.support.snapshots import frames
 from tests.support.tables import cases, of
-
-KINDS = {
-    "forward": snapshot.FORWARD,
-    "backward": snapshot.BACKWARD,
-    "optimizer": snapshot.OPTIMIZER,
-    "elsewhere": snapshot.ELSEWHERE,
-    "unknown": snapshot.NO_STACK,
-}
 
 
 @pytest.fixture
@@ -39,57 +31,35 @@ def taken(path, **request):
     return snapshot.take([path], Request(**request))
 
 
-def named(held):
-    """Bytes by the name of the part; what is held from before the history has no stack."""
-    found = Counter()
-    for stack, size in held.items():
-        found[KINDS[stack]] += size
-    return +found
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("release", [0.45, 0.55])
-def test_memory_over_time_is_what_was_played(written, seed, release):
-    # Segments are only given back where little is alive.
-    (played,) = play(seed, release=release)
-    found = taken(written(played.snapshot))
+def test_memory_over_time_is_that_of_the_history(written):
+    found = taken(written(snapshots.snapshot()))
     rows = found.added["memory"]
-    assert [row["device_allocated_bytes"] for row in rows] == [
-        sum(held.values()) for held in played.held
-    ]
-    assert [row["device_reserved_bytes"] for row in rows] == played.reserved
-    trace = played.snapshot["device_traces"][0]
-    times = [(entry["time_us"] - trace[0]["time_us"]) / 1e6 for entry in trace]
-    assert [row["t_s"] for row in rows] == [0.0, *times]
-    assert found.added["slices"][0]["wall_s"] == times[-1]
+    assert [row["device_allocated_bytes"] for row in rows] == snapshots.ALLOCATED
+    assert [row["device_reserved_bytes"] for row in rows] == snapshots.RESERVED
+    times = [0.0, *(0.0015 * number for number in range(13))]
+    assert [row["t_s"] for row in rows] == pytest.approx(times)
+    assert found.added["slices"][0]["wall_s"] == pytest.approx(times[-1])
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_owners_and_places_at_the_peak_are_those_that_were_played(written, seed):
-    # All that is alive was taken within the history: its stacks are known.
-    (played,) = play(seed, before=0)
-    added = taken(written(played.snapshot), slice=2).added
-    sums = [sum(held.values()) for held in played.held]
-    peak = sums.index(max(sums))
-    owners = {row["kind"]: row for row in added["memory_owners"]}
-    for column, moment in (("start_bytes", 0), ("peak_bytes", peak), ("end_bytes", -1)):
-        found = +Counter({kind: row[column] for kind, row in owners.items()})
-        assert found == named(played.held[moment])
-    for stack, kind in KINDS.items():
-        largest = max(held.get(stack, 0) for held in played.held)
-        assert owners[kind]["largest_bytes"] == largest
-    lines = {row["part"]: row for row in added["snapshot_lines"]}
-    allocated = Counter()
-    for entry in played.snapshot["device_traces"][0]:
-        if entry["action"] == "alloc":
-            stack = next(name for name in STACKS if STACKS[name][2] == entry["frames"])
-            allocated[stack] += entry["size"]
-    for stack, (file, line, _) in STACKS.items():
-        row = lines[KINDS[stack]]
-        assert (str(row["file"]).split("/")[-1], row["line"]) == (str(file), line)
-        sizes = [allocated[stack], *(played.held[at].get(stack, 0) for at in (peak, -1))]
-        assert of(row, "allocated_bytes peak_bytes end_bytes") == sizes
-    assert {row["slice"] for row in added["snapshot_lines"]} == {2}
+def test_owners_places_and_stacks_at_the_peak(written):
+    added = taken(written(snapshots.snapshot()), slice=2).added
+    names = "start_bytes peak_bytes largest_bytes end_bytes"
+    assert {row["kind"]: of(row, names) for row in added["memory_owners"]} == {
+        snapshot.NO_STACK: [4000, 0, 4000, 0],
+        snapshot.OPTIMIZER: [0, 9000, 9000, 9000],
+        snapshot.ELSEWHERE: [2000, 2000, 2700, 2700],
+        snapshot.BACKWARD: [0, 50_000, 50_000, 0],
+        snapshot.FORWARD: [0, 30_000, 30_000, 1500],
+    }
+    names = "slice file line blocks allocated_bytes peak_bytes end_bytes"
+    lines = {row["part"]: of(row, names) for row in added["snapshot_lines"]}
+    assert lines == {
+        snapshot.BACKWARD: [2, "/home/u/train.py", 86, 1, 50_000, 50_000, 0],
+        snapshot.FORWARD: [2, "/home/u/model.py", 41, 2, 31_500, 30_000, 1500],
+        snapshot.OPTIMIZER: [2, "/home/u/train.py", 88, 1, 9000, 9000, 9000],
+        snapshot.ELSEWHERE: [2, "/home/u/data.py", 12, 2, 2700, 2000, 2700],
+        snapshot.NO_STACK: [2, None, None, 1, 4000, 0, 0],
+    }
     peaks = [row["peak_bytes"] for row in added["snapshot_stacks"]]
     assert peaks == sorted(peaks, reverse=True)
     stacks = [row["stack"] for row in added["snapshot_stacks"]]
@@ -97,107 +67,50 @@ def test_owners_and_places_at_the_peak_are_those_that_were_played(written, seed)
     assert [each for each in stacks if each.startswith(inner)]
 
 
-def test_what_was_taken_before_the_history_has_no_stack_unless_it_is_still_there(written):
-    (played,) = play(3, before=60, actions=60)
-    lines = taken(written(played.snapshot)).added["snapshot_lines"]
-    held = {row["part"]: row["end_bytes"] for row in lines if row["end_bytes"]}
-    # The segments have the stacks of what is alive.
-    assert held == named(played.held[-1])
-    assert sum(row["peak_bytes"] for row in lines) == max(
-        sum(held.values()) for held in played.held
-    )
-
-
 def test_segments_are_divided_into_what_is_in_them(written):
-    (played,) = play(25, actions=70)
+    value = snapshots.snapshot()
     # One more segment that nothing is in.
-    spare = {**copy.deepcopy(played.snapshot["segments"][0]), "active_size": 0}
-    free = {"size": spare["total_size"], "state": "inactive", "frames": []}
-    spare["blocks"] = [spare["blocks"][0] | free]
-    played.snapshot["segments"].append(spare)
-    (row,) = taken(written(played.snapshot)).added["snapshot_segments"]
-    segments = played.snapshot["segments"]
-    blocks = [block for segment in segments for block in segment["blocks"]]
-    sizes = Counter()
-    for block in blocks:
-        sizes[block["state"]] += block["size"]
-        if block["state"] == "active_allocated":
-            sizes["rounding"] += block["size"] - block["requested_size"]
-    unused = sum(each["total_size"] for each in segments if not each["active_size"])
-    assert min(sizes.values()) > 0 < unused < sizes["inactive"]
+    value["segments"].append(snapshots.segment(snapshots.C, [(snapshots.SEGMENT, 0, None)]))
+    (row,) = taken(written(value)).added["snapshot_segments"]
     names = "segments allocated_bytes pending_bytes rounding_bytes unused_bytes gap_bytes"
     assert of(row, f"{names} reserved_bytes largest_gap_bytes") == [
-        *(len(segments), sizes["active_allocated"], sizes["active_pending_free"]),
-        *(sizes["rounding"], unused, sizes["inactive"] - unused),
-        sum(each["total_size"] for each in segments),
-        max(block["size"] for block in blocks if block["state"] == "inactive"),
+        *(3, 2048 + 1536 + 9216 + 1024, 30_208, 48 + 36 + 216 + 324, snapshots.SEGMENT),
+        *(2 * snapshots.SEGMENT - 13_824 - 30_208, 3 * snapshots.SEGMENT, snapshots.SEGMENT),
     ]
 
 
 def test_devices_have_rows_of_their_own_and_the_fullest_one_the_memory_over_time(written):
-    one, two = play(7, devices=2, before=0)
-    added = taken(written(one.snapshot)).added
-    peaks = [max(sum(held.values()) for held in each.held) for each in (one, two)]
-    assert peaks[0] != peaks[1]
-    for device, peak in enumerate(peaks):
-        own = [row for row in added["snapshot_lines"] if row["device"] == f"cuda:{device}"]
-        assert sum(row["peak_bytes"] for row in own) == peak
-    assert max(row["device_allocated_bytes"] for row in added["memory"]) == max(peaks)
-    fullest = peaks.index(max(peaks))
+    value, block = snapshots.snapshot(), (102_400, 99_000, "forward")
+    value["segments"].append(snapshots.segment(snapshots.C, [block], device=1))
+    history = [snapshots.entry(0, "alloc", snapshots.C, 99_000, "forward")]
+    value["device_traces"].append(history)
+    added = taken(written(value)).added
+    peaks = Counter()
+    for row in added["snapshot_lines"]:
+        peaks[row["device"]] += row["peak_bytes"]
+    assert peaks == {"cuda:0": 91_000, "cuda:1": 99_000}
+    assert [row["device_allocated_bytes"] for row in added["memory"]] == [0, 99_000]
     (note,) = added["notes"]
-    assert (note["slug"], f"cuda:{fullest}" in note["text"]) == ("snapshot-devices", True)
+    assert (note["slug"], "cuda:1" in note["text"]) == ("snapshot-devices", True)
 
 
 def test_without_a_history_what_is_alive_is_told_and_the_peak_is_not(written):
-    (played,) = play(8)
-    value = {"segments": played.snapshot["segments"], "device_traces": [[]]}
-    added = taken(written(value)).added
-    alive = sum(played.held[-1].values())
-    assert [row["device_allocated_bytes"] for row in added["memory"]] == [alive]
+    added = taken(written({**snapshots.snapshot(), "device_traces": [[]]})).added
+    assert [row["device_allocated_bytes"] for row in added["memory"]] == [13_200]
     assert added["notes"][0]["slug"] == "snapshot-history"
     assert "the peak is not known" in added["notes"][0]["text"]
-    # Before torch 2.0: a list of segments, with the history of each block.
-    old = copy.deepcopy(value["segments"])
-    for segment in old:
-        for block in segment["blocks"]:
-            size, stack = block.pop("requested_size"), block.pop("frames")
-            if block["state"] == "active_allocated":
-                block["history"] = [{"addr": 1, "real_size": size, "frames": stack}]
-            block.pop("address")
-    path = written(old)
-    assert snapshot.recognise(path.read_bytes()[:5000], "x")
-    assert taken(path).added["snapshot_lines"] == added["snapshot_lines"]
 
 
 def test_a_failed_allocation_is_told_with_its_place(written):
-    (played,) = play(9)
-    failed = {
-        "action": "oom", "device_free": 3 << 20, "size": 5 << 30, "stream": 0,
-        "time_us": 10**15, "frames": STACKS["forward"][2],
-    }  # fmt: skip
-    trace = played.snapshot["device_traces"][0]
-    trace += [failed, {**failed, "size": 6 << 30, "device_free": 7 << 20}]
-    (note,) = taken(written(played.snapshot)).added["notes"]
+    value = snapshots.snapshot()
+    failed = {"action": "oom", "device_free": 7 << 20, "size": 6 << 30, "time_us": 10**15 + 10**6}
+    failed["frames"] = snapshots.STACKS["forward"]
+    value["device_traces"][0] += [{**failed, "size": 5 << 30}, failed]
+    (note,) = taken(written(value)).added["notes"]
     assert note["slug"] == "out-of-memory"
     expected = "2 times, the last time when 6.00 GiB were asked for at model.py:41 while the device"
     assert expected in note["text"]
     assert note["text"].endswith("had 7.00 MiB free")
-
-
-def test_a_history_that_ended_early_is_told(written):
-    (played,) = play(10, before=0)
-    for segment in played.snapshot["segments"]:
-        segment["blocks"] = [
-            {**block, "state": "inactive"} if block["state"] == "active_allocated" else block
-            for block in segment["blocks"]
-        ]
-    (note,) = taken(written(played.snapshot)).added["notes"]
-    assert note["slug"] == "snapshot-history"
-    assert "are in none of its segments" in note["text"]
-    # What the segments were cannot be told back either.
-    played.snapshot["segments"] = []
-    rows = taken(written(played.snapshot)).added["memory"]
-    assert {row["device_reserved_bytes"] for row in rows} == {None}
 
 
 @cases(
@@ -215,26 +128,11 @@ def test_parts_and_places_by_other_stacks(stack, kind, place):
 
 
 def test_a_snapshot_is_recognised_and_any_other_pickle_is_not(written):
-    (played,) = play(1)
+    value = snapshots.snapshot()
     for protocol in (2, 3, 4, 5):
-        assert snapshot.recognise(pickle.dumps(played.snapshot, protocol)[:300], "x")
-    for other in (pickle.dumps([1, 2]), pickle.dumps(played.snapshot, 0), b"segments", b""):
+        assert snapshot.recognise(pickle.dumps(value, protocol)[:300], "x")
+    for other in (pickle.dumps([1, 2]), pickle.dumps(value, 0), b"segments", b""):
         assert not snapshot.recognise(other, "a.pickle")
-
-
-def changed(path, value):
-    """A change of one part of a snapshot, named by the way to it."""
-
-    def change(whole):
-        *way, last = path
-        for key in way:
-            whole = whole[key]
-        if value is KeyError:
-            del whole[last]
-        else:
-            whole[last] = value
-
-    return change
 
 
 SEGMENT, BLOCK = ("segments", 0), ("segments", 0, "blocks", 0)
@@ -242,27 +140,19 @@ ENTRY = ("device_traces", 0, 0)
 
 
 @cases(
-    "change words",
-    (changed(("segments",), 1), "no list of segments"),
-    (changed(SEGMENT, 1), "a segment that is no dictionary"),
-    (changed((*SEGMENT, "total_size"), KeyError), "'total_size' that is no number"),
-    (changed((*SEGMENT, "total_size"), -1), "a 'total_size' of -1"),
-    (changed((*SEGMENT, "total_size"), 1 << 5000), "'total_size' that is no number"),
-    (changed((*SEGMENT, "blocks"), {}), "blocks that is no list"),
-    (changed((*BLOCK, "size"), 1.5), "'size' that is no number"),
-    (changed((*BLOCK, "state"), 7), "'state' that is no text"),
-    (changed((*BLOCK, "frames"), [7]), "a frame that is no dictionary"),
-    (changed((*BLOCK, "frames"), [{"filename": "a", "line": 1}]), "'name' that is no text"),
-    (changed(("device_traces",), None), "device_traces that is no list"),
-    (changed(ENTRY, None), "an entry of the history that is no dictionary"),
-    (changed((*ENTRY, "time_us"), -5), "a time_us that is none"),
-    (changed((*ENTRY, "size"), 1 << 60), "a 'size' of"),
-    (changed((*ENTRY, "addr"), 1 << 64), "'addr' that is no number"),
+    "path value words",
+    (("segments",), 1, "no list of segments"),
+    ((*SEGMENT, "total_size"), -1, "a 'total_size' of -1"),
+    ((*SEGMENT, "total_size"), 1 << 5000, "'total_size' that is no number"),
+    ((*BLOCK, "frames"), [{"filename": "a", "line": 1}], "'name' that is no text"),
+    ((*ENTRY, "time_us"), -5, "a time_us that is none"),
+    ((*ENTRY, "size"), 1 << 60, "a 'size' of"),
 )
-def test_what_is_damaged_says_what(written, change, words):
-    (played,) = play(2)
-    whole = copy.deepcopy(played.snapshot)
-    change(whole)
+def test_what_is_damaged_says_what(written, path, value, words):
+    part = whole = snapshots.snapshot()
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
     with pytest.raises(UsageError, match=words) as error:
         taken(written(whole))
     assert str(error.value).count("\n") == 0
@@ -272,7 +162,7 @@ def test_what_is_damaged_says_what(written, change, words):
 def test_a_snapshot_with_any_value_anywhere_is_read_or_ends_in_one_line(
     tmp_path_factory, value, chance
 ):
-    whole = copy.deepcopy(play(4, actions=12)[0].snapshot)
+    whole = snapshots.snapshot()
     put_anywhere(value, whole, chance)
     path = tmp_path_factory.mktemp("any") / "s.pickle"
     path.write_bytes(pickle.dumps(whole))
@@ -281,8 +171,7 @@ def test_a_snapshot_with_any_value_anywhere_is_read_or_ends_in_one_line(
 
 
 def test_values_that_a_pickle_shares_are_visited_only_so_often(written, monkeypatch):
-    (played,) = play(2)
-    value = {"segments": [played.snapshot["segments"][0]] * 1000}
+    value = {"segments": snapshots.snapshot()["segments"][:1] * 1000}
     path = written(value)
     assert path.stat().st_size < 20_000
     monkeypatch.setattr(snapshot, "MOST_VALUES", 5_000)
@@ -296,9 +185,7 @@ def test_bombs_end_in_one_line(tmp_path, monkeypatch):
     for data, words in (
         (head + b"]" * 2_000_000, "too much memory"),
         (gzip.compress(bytes(5 << 20)), "has more than 4.00 MiB"),
-        (gzip.compress(head)[:-9], "ends early"),
         (b"\x1f\x8b\x08" + bytes(20), "is damaged"),
-        (head + b"\x8d" + b"\xff" * 8, "ends early"),
         (pickle.dumps({"segments": print}), "more than plain values: opcode STACK_GLOBAL"),
     ):
         monkeypatch.setattr(snapshot, "MOST_BYTES", 4 << 20)

@@ -2,10 +2,8 @@
 
 import gc
 import inspect
-import signal
 import sys
 import threading
-import traceback
 import weakref
 from pathlib import Path
 
@@ -166,7 +164,7 @@ def ending():
     return tracer, told
 
 
-def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_a_defect_or_another(monkeypatch):
+def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_another(monkeypatch):
     assert 10**6 < memory_tracer.MOST_CALLS < 4 * 10**6
     file, names = str(Path(__file__).parent / "torch/_dynamo/convert_frame.py"), {}
     exec(compile("def compile_frame():\n    pass\n", file, "exec"), names)
@@ -175,14 +173,6 @@ def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_a_defect_or_anot
     names["compile_frame"]()
     assert (tracer.ended, told, sys.gettrace()) == (memory_tracer.COMPILES, [True], None)
     tracer.stop()
-    # A defect of our own ends the tracing and not the script.
-    broken, told_then = ending()
-    broken.start()
-    del broken.readings.times
-    assert hot(10) == 45
-    broken.stop()
-    assert isinstance(broken.error, AttributeError)
-    assert (told, told_then, sys.gettrace()) == ([True], [True], None)
     # Where no step is ever found it would go on for hours.
     monkeypatch.setattr(memory_tracer, "MOST_CALLS", 50)
     tracer, told = ending()
@@ -202,34 +192,6 @@ def test_it_ends_after_so_many_calls_when_dynamo_compiles_or_by_a_defect_or_anot
         assert (sys.gettrace(), tracer.ended) == (other, memory_tracer.OTHER_TRACER)
     with pytest.raises(RuntimeError, match="settrace"):
         MemoryTracer().start()
-
-
-def handler(number, frame):
-    raise TimeoutError
-
-
-def test_a_signal_that_arrives_in_the_tracer_is_the_scripts():
-    tracer, told = ending()
-    add, before = tracer.readings.add, signal.signal(signal.SIGUSR1, handler)
-
-    def interrupted(place, run):
-        if tracer.readings.count == 50:
-            tracer.readings.add = add
-            signal.raise_signal(signal.SIGUSR1)
-        add(place, run)
-
-    tracer.readings.add = interrupted
-    try:
-        tracer.start()
-        with pytest.raises(TimeoutError) as caught:
-            hot(1000)
-    finally:
-        tracer.stop()
-        signal.signal(signal.SIGUSR1, before)
-    frames = traceback.extract_tb(caught.value.__traceback__)
-    assert {frame.filename for frame in frames} == {__file__, FILE}
-    assert "signal" in str(tracer.ended)
-    assert (tracer.error, told, sys.gettrace()) == (None, [True], None)
 
 
 def test_nothing_is_left_on_frames_or_threads():

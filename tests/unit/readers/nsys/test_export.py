@@ -10,14 +10,13 @@ from pandas.testing import assert_frame_equal
 from profstack.readers.nsys.export import MOST_PROCESSES, Export, processes_of, read_export
 from profstack.readers.nsys.export_file import FRAMES, ExportError, ExportFile
 from tests.support import nsys_files as files
-from tests.support.nsys_files import GENERATIONS, OLDEST, RUNTIME, NsysFile, change, thread_of
+from tests.support.nsys_files import GENERATIONS, RUNTIME, NsysFile, change, thread_of
 
 MAIN, AUTOGRAD, PID, process_of = files.MAIN, files.AUTOGRAD, files.PID, files.process_of
 OTHER = 777
 SECRET = "s3cr3t-of-the-machine"
 THREADS = {"main": MAIN, "autograd": AUTOGRAD, "theirs": thread_of(OTHER, OTHER)}
-THREADS |= {"observer": thread_of(PID, PID + 9), "process": process_of(PID), "secret": SECRET}
-each_generation = pytest.mark.parametrize("generation", GENERATIONS)
+THREADS["secret"] = SECRET
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_what_is_missing_is_said_with_the_option_it_takes(path):
     assert [(each.begin_ns, each.end_ns) for each in (found, both)] == [(5, 9), (3, 30)]
 
 
-@each_generation
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_open_ranges_are_left_out_and_told(path, generation):
     still_open = "; ".join(f"range 120 None {name} style=start_end" for name in "dcbb")
     found = read(path, generation, f"step 1 10 90; step 2 100 None; {still_open}")
@@ -184,8 +183,7 @@ profstack 11 2, profstack 12 3 = 12 11, 0 others
 theirs 11 9, kernel 12 1 = 12 11, 0 others
 kernel 11 3, kernel 12 2, os 12 9, os 13 1, sample 9 4 = 11 12 13, 1 others
 theirs 12 1, os 11 9 = 12 11, 0 others
-os 11 2, os 12 3, os 13 1 = 12 11 13, 0 others
-os 12 3, os 11 3 = 11 12, 0 others
+os 12 3, os 11 3, os 13 4 = 13 11 12, 0 others
 sample 11 3, sample 12 9 = 12, 1 others"""
 
 
@@ -222,65 +220,43 @@ def test_domain_and_category_numbers_are_those_of_the_process(path):
 BACKTRACES = """
 step 1 90 900; call 95 155 cudaLaunchKernel 5 callchain=3 is_stack=True
 call 100 150 cudaLaunchKernel 5; call 108 142 cuLaunchKernel 5 callchain=4 is_stack=True
-call 110 140 cuLaunchKernel 5; call 400 450 cudaStreamSynchronize_ptsz 6 failed=True
-call 399 451 cudaStreamSynchronize 6 callchain=3 is_stack=True
+call 110 140 cuLaunchKernel 5
 call 500 510 cudaGetDevice 7 callchain=8; call 499 511 cudaGetDevice 7 callchain=9 is_stack=True
 call 600 610 cudaMemcpy 8 callchain=4 is_stack=True
 call 700 710 cudaGetDevice 7 callchain=4 thread=autograd is_stack=True
 """
-MARK = "start=91 end=92 globalTid=main nameId=1 returnValue=0"
-BACKTRACES += "".join(f"row {RUNTIME} {MARK} eventClass={number};" for number in (10, 68, 69))
 WITH_STACKS = [
-    (100, "cudaLaunchKernel", 5, 3, False),
-    (110, "cuLaunchKernel", -1, 4, False),
-    (400, "cudaStreamSynchronize_ptsz", 6, 3, True),
+    (100, "cudaLaunchKernel", 5, 3),
+    (110, "cuLaunchKernel", -1, 4),
     # It has a chain of its own.
-    (500, "cudaGetDevice", 7, 8, False),
-    (600, "cudaMemcpy", 8, 4, False),
-    (700, "cudaGetDevice", -1, 4, False),
+    (500, "cudaGetDevice", 7, 8),
+    (600, "cudaMemcpy", 8, 4),
+    (700, "cudaGetDevice", -1, 4),
 ]
-
-
-def calls_told(path):
-    return rows(read_export(path).calls, "start name correlation callchain failed")
 
 
 def test_a_call_whose_stack_was_taken_counts_once_and_has_the_stack(path):
     for generation in GENERATIONS:
-        assert calls_told(write(path, generation, BACKTRACES)) == WITH_STACKS
-
-
-def test_marks_of_nsys_and_its_own_threads_do_not_count(path):
-    told = """os_call 50 60 read; sample 70 1; os_call 5 6 poll thread=observer
-    sample 7 2 thread=observer; thread_name observer '[NSys Comms]';"""
-    mark = "globalTid=process nameId=1"
-    told += "".join(f"row OSRT_API start=1 end=1 eventClass={n} {mark};" for n in range(31, 37))
-    told += "".join(f"row CUDNN_EVENTS start=55 end=56 eventClass={n} {mark};" for n in (30, 37))
-    found = read(path, OLDEST, told)
-    assert (found.os_calls["name"].tolist(), found.samples["t"].tolist()) == (["read"], [70])
-    counts = (len(found.calls), len(found.libraries), found.begin_ns, found.end_ns)
-    assert counts == (0, 2, 50, 70)
+        calls = read(path, generation, BACKTRACES).calls
+        assert rows(calls, "start name correlation callchain") == WITH_STACKS
 
 
 def test_values_of_rows_that_need_to_be_understood(path):
-    columns = ("int64Value", "int32Value", "uint32Value", "uint64Value")
-    some = [columns[:1], columns[1:2], columns[2:3], columns[3:], columns]
     with NsysFile(path, "2026") as file:
-        # Each type of payload, and the first that is one.
-        for at, names in enumerate(some):
-            values = {name: 5 + columns.index(name) for name in names}
+        for at, (name, payload) in enumerate((("int32Value", 6), ("uint64Value", 8))):
             common = {"eventType": 59, "globalTid": MAIN, "text": "r"}
-            file.row("NVTX_EVENTS", start=at, end=at + 1, **common, **values)
-            file.call(at, at + 1, "cudaEventQuery", at + 1)
+            file.row("NVTX_EVENTS", start=at, end=at + 1, **common, **{name: payload})
+        for at in range(1, 5):
+            file.call(at, at + 1, "cudaEventQuery", at)
         for at, count in ((1, 5), (2, None), (3, 0)):
             file.copy(at, at + 1, at, size=640, count=count)
         # Some versions have negative sizes of what is freed.
         file.memory(3, -640, 9, freed=True)
-    for start, returned in ((1, 600), (2, 1), (3, 601), (4, -1)):
+    for start, returned in ((1, 600), (2, 1), (3, 0)):
         change(path, f"UPDATE {RUNTIME} SET returnValue = {returned} WHERE start = {start}")
     found = read_export(path)
-    assert found.ranges["payload"].tolist() == [5, 6, 7, 8, 5]
-    # Not ready and unknown are no failures.
-    assert found.calls["failed"].tolist() == [False, False, True, True, False]
+    assert found.ranges["payload"].tolist() == [6, 8]
+    # Not ready is no failure.
+    assert found.calls["failed"].tolist() == [False, True, False, False]
     assert rows(found.work, "copies bytes") == [(5, 640), (1, 640), (1, 640)]
     assert found.memory["bytes"].tolist() == [640]

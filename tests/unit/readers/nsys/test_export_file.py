@@ -138,13 +138,6 @@ def test_a_damaged_file_is_told_as_cut_or_damaged_or_is_read(capture, tmp_path):
     assert set(outcomes) == {"told", "read"}
 
 
-def test_a_locked_file_says_to_wait(capture, monkeypatch):
-    monkeypatch.setattr(export_file, "_PATIENCE_S", 0.01)
-    with closing(sqlite3.connect(capture, isolation_level=None)) as writing:
-        writing.execute("BEGIN EXCLUSIVE")
-        assert "wait until nsys has written it" in told(capture)
-
-
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_nothing_is_written_beside_or_into_the_file(tmp_path, mode):
     folder = tmp_path / "a folder, 100% #1?"
@@ -161,11 +154,3 @@ def test_nothing_is_written_beside_or_into_the_file(tmp_path, mode):
             assert (file.path.read_bytes(), file.path.stat().st_mtime_ns) == before
     finally:
         folder.chmod(stat.S_IRWXU)
-
-
-def test_what_is_still_in_the_write_ahead_log_is_read(path):
-    change(path, "PRAGMA journal_mode = wal")
-    with closing(sqlite3.connect(path, isolation_level=None)) as writing:
-        writing.execute("INSERT INTO StringIds VALUES (3, 'three')")
-        with ExportFile(path) as file:
-            assert file.strings(np.array([3])).tolist() == ["three"]

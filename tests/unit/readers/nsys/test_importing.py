@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.readers.nsys import importing, tool
+from profstack.readers.nsys import importing
 from profstack.storage.folder import Writer
 from profstack.storage.reader import Recorded
 from tests.support.nsys_files import PID, NsysFile, thread_of
@@ -49,21 +49,6 @@ def test_an_import_takes_the_place_of_an_earlier_one(export, folder, monkeypatch
         text.startswith("nsys_kernels has too many rows: 1 kernels with 50.0 ns of device time")
         for text in left_out
     )
-
-
-@pytest.mark.parametrize("ending", [".nsys-rep", ".qdrep", ".qdstrm"])
-def test_a_report_is_exported_first_into_a_folder_that_goes(export, tmp_path, ending, monkeypatch):
-    asked, report = [], tmp_path / f"b{ending}"
-
-    def sqlite_of(*given, **named):
-        asked.append((*given, *named.values(), given[1].is_dir()))
-        return export
-
-    monkeypatch.setattr(tool, "sqlite_of", sqlite_of)
-    _, fact = importing.read_file(report, nsys_path="/nsys")
-    [(given, folder, *others)] = asked
-    assert (fact["file"], fact["steps"]) == (report.name, 2)
-    assert (given, *others, folder.exists()) == (report, "/nsys", True, False)
 
 
 def test_a_recording_that_cannot_be_written_stays_as_it_is(export, folder, monkeypatch):

@@ -3,15 +3,13 @@
 import json
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from profstack.readers.nsys import rows as nsys_rows
 from profstack.readers.nsys.export import Export, read_export
 from profstack.readers.nsys.export_file import frame_of
 from profstack.readers.nsys.importing import rows_of
-from profstack.readers.nsys.rows import MOST_DEEP, MOST_POINTS
-from profstack.readers.nsys.steps import NO_STEPS, names_of
+from profstack.readers.nsys.rows import MOST_POINTS
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from tests.support.nsys_files import AUTOGRAD, PID, NsysFile, thread_of
 from tests.support.tables import cases, in_ns
@@ -387,34 +385,6 @@ def test_stacks_by_their_functions_with_most_time_first(result):
     assert in_ns(rows["samples"], "symbol self_samples total_samples") == samples
 
 
-def test_stacks_functions_and_depth_are_bounded(monkeypatch):
-    monkeypatch.setattr(nsys_rows, "MOST_STACKS", 2)
-    monkeypatch.setattr(nsys_rows, "MOST_FUNCTIONS", 3)
-    chains = {1: ["a"] * (MOST_DEEP + 7), 2: ["b", "c"], 3: ["d"], 4: ["e"]}
-    frames = [("cpu", n, at, x, "lib") for n, some in chains.items() for at, x in enumerate(some)]
-    names = ("source", "id", "depth", "symbol", "module")
-    given = {"samples": {"t": range(6), "thread": 1, "callchain": [1, 1, 1, 2, 2, 3]}}
-    given["callchains"] = dict(zip(names, zip(*frames, strict=True), strict=True))
-    read = {name: frame_of(name, columns) for name, columns in given.items()}
-    capture = whole(Export("x", **read))
-    found = [(row["calls"], json.loads(row["stack"])) for row in nsys_rows.backtrace_rows(capture)]
-    assert found == [(3, [["a", "lib"]] * MOST_DEEP), (2, [["b", "lib"], ["c", "lib"]])]
-    assert [row["symbol"] for row in nsys_rows.sample_rows(capture)] == ["a", "b", "d"]
-
-
-def whole(export):
-    """The capture of an export without steps."""
-    return nsys_rows.Capture.of(export, NO_STEPS, names_of(export.ranges), 0)
-
-
-def curve_of(events):
-    address, size, freed = zip(*events, strict=True)
-    taken = np.where(freed, "freed", "allocated")
-    columns = {"t": range(5, 5 + len(events)), "device": 0, "kind": "device", "bytes": size}
-    frame = frame_of("memory", {**columns, "operation": taken, "address": address})
-    return in_ns(nsys_rows.memory_rows(Export("x", memory=frame), 5), "t_s bytes")
-
-
 def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
     # What was taken before the capture lowers nothing; one is given back unseen, and taken again.
     rows, _ = result("""
@@ -424,10 +394,16 @@ def test_memory_held_is_what_the_capture_saw_and_keeps_its_peaks(result):
     curve = [(0, 100), (100, 100), (200, 150), (400, 50), (500, 60)]
     wanted = [*(("cuda:0", "device", *point) for point in curve), ("cuda:0", "pinned", 300, 7)]
     assert in_ns(rows["memory"], "device kind t_s bytes") == wanted
+
+
+def test_a_long_curve_keeps_its_peaks():
     sizes = [1 + number % 97 for number in range(6_000)]
     sizes[2_500] = 10**6
+    columns = {"t": range(6_000), "device": 0, "kind": "device", "bytes": sizes}
+    frame = frame_of("memory", {**columns, "operation": "allocated", "address": 1})
     # Of equally long parts each has its highest, and of these the first; each replaces the last.
     edges = [at * 5_999 // (MOST_POINTS - 1) for at in range(MOST_POINTS)]
     parts = [(begin, sizes[begin:end]) for begin, end in pairwise(edges)]
     expected = [(at + part.index(max(part)), max(part)) for at, part in parts]
-    assert curve_of([(1, size, False) for size in sizes]) == [*expected, (5_999, sizes[-1])]
+    found = in_ns(nsys_rows.memory_rows(Export("x", memory=frame), 0), "t_s bytes")
+    assert found == [*expected, (5_999, sizes[-1])]

@@ -70,29 +70,6 @@ def test_a_step_that_takes_longer_than_earlier_ones_is_cut(slices):
     sys.setprofile(None)
 
 
-def test_calls_of_other_threads_are_not_traced_nor_is_one_beside_the_main_thread():
-    traced, begun, bound, found = threading.Event(), threading.Event(), StackBound(), []
-
-    def other():
-        sys.setprofile(ignore)
-        traced.set()
-        begun.wait(60)
-        found.append(sys.getprofile())
-        found.append("main thread" in StackBound().refusal(10.0))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    traced.wait(60)
-    sys.setprofile(ignore)
-    bound.begin(1e9)
-    mine = sys.getprofile()
-    bound.end()
-    sys.setprofile(None)
-    begun.set()
-    thread.join()
-    assert (mine, found) == (ignore, [None, True])
-
-
 def test_reasons_not_to_trace(monkeypatch):
     for put in (sys.setprofile, sys.settrace, threading.setprofile, threading.settrace):
         put(ignore)
@@ -104,8 +81,6 @@ def test_reasons_not_to_trace(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(bounds, name, lambda value=value: value)
             assert reason in StackBound().refusal(10.0)
-    monkeypatch.setitem(sys.modules, "ctypes", None)
-    assert "one thread" in StackBound().refusal(10.0)
 
 
 @cases(

@@ -1,11 +1,9 @@
 """Kinds of events, their nesting and what follows from it, against slow references."""
 
-import random
 import time
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from profstack.readers.torchtrace import events as module
 from tests.support.events import Event, events
@@ -45,50 +43,22 @@ def test_a_kind_follows_from_where_it_ran_and_its_name():
     assert module.device_name(Event("gemm", 0, 3, "kernel", device=2)) == "cuda:2"
 
 
-def forest(chance, low, high, depth):
-    """Events of one thread, which nest or lie apart, touching ones among them."""
-    made, at = [], low
-    while at < high and chance.random() < 0.85:
-        begin = at + chance.choice((0, 0, 1, 3))
-        at = min(high, begin + chance.choice((1, 2, 5, 20)))
-        if begin < at:
-            made.append((begin, at))
-            made += forest(chance, begin, at, depth - 1) if depth else []
-    return made
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_nesting_is_that_of_a_slow_reference(seed):
-    chance, made, wanted = random.Random(seed), [], []
-    for thread in range(chance.randint(1, 4)):
-        spans = forest(chance, 0, chance.choice((5, 40, 200)), 6)
-        made += [(*span, thread) for span in sorted(spans, key=lambda e: (e[0], -e[1]))]
-    for position, (start, end, thread) in enumerate(made):
-        before = [at for at in range(position) if made[at][2] == thread]
-        over = [at for at in before if made[at][1] >= end and made[at][1] > start]
-        wanted.append(max(over, default=-1))
-    start, end, thread = np.array(made or np.zeros((0, 3)), np.int64).T
+def test_nesting_and_what_is_around_marked_events_or_holds_them():
+    # Events that touch, of one length, and without any; by thread and begin, the longer ones first.
+    spans = [(0, 100), (10, 40), (10, 30), (30, 40), (40, 40), (50, 60), (50, 60), (60, 100)]
+    spans += [(70, 70), (100, 120), (5, 50), (5, 50), (50, 90)]
+    thread, marked = np.array([1] * 10 + [2] * 3), np.array([1, 5, 8, 11])
+    start, end = np.array(spans, np.int64).T
     parent, depth = module.nest_threads(start, end, thread)
-    assert parent.tolist() == wanted
-    assert depth.tolist() == [0 if at < 0 else depth[at] + 1 for at in wanted]
-    # What follows from it: the nearest marked one around, and what holds a marked one.
-    host = module.read_host([Event("op", s, e, thread=t) for s, e, t in made])
-    marked = sorted(chance.sample(range(len(made)), len(made) // 3))
-
-    def outwards(at):
-        return [] if wanted[at] < 0 else [wanted[at], *outwards(wanted[at])]
-
-    def nearest(chain, added):
-        return next((added + up for up in chain if up in marked), 0)
-
-    found = [nearest(outwards(at), 1) for at in range(len(made))]
-    assert module.around(host, np.array(marked, np.int64)).tolist() == found
-    holds = {up for at in marked for up in outwards(at)}
-    assert set(np.flatnonzero(module.holding(host, np.array(marked, np.int64)))) == holds
-    own = np.zeros(len(made), np.int64)
-    own[marked] = [3 + at for at in marked]
-    near = [nearest([at, *outwards(at)], 3) for at in range(len(own))]
-    assert host.inherit(own).tolist() == near
+    assert parent.tolist() == [-1, 0, 1, 1, 0, 0, 5, 0, 7, -1, -1, 10, -1]
+    assert depth.tolist() == [0, 1, 2, 2, 1, 1, 2, 1, 2, 0, 0, 1, 0]
+    made = zip(spans, thread.tolist(), strict=True)
+    host = module.read_host([Event("op", *span, thread=number) for span, number in made])
+    assert module.around(host, marked).tolist() == [0, 0, 2, 2, 0, 0, 6, *[0] * 6]
+    assert np.flatnonzero(module.holding(host, marked)).tolist() == [0, 7, 10]
+    own = np.zeros(len(spans), np.int64)
+    own[marked] = [4, 8, 11, 14]
+    assert host.inherit(own).tolist() == [0, 4, 4, 4, 0, 8, 8, 0, 11, 0, 0, 14, 0]
 
 
 def test_kernels_find_what_launched_them_and_threads_their_backward_functions():

@@ -124,13 +124,10 @@ DEEP = "[" * 200_000
 def test_what_is_no_trace_is_refused_in_one_line(saved):
     for text, what in [
         *(("", "the file is empty"), (" \n ", "the file is empty"), ("no JSON", "no Chrome trace")),
-        *(("\x00\x01\x02", "no Chrome trace"), ("{}", "no traceEvents")),
         *(('{"traceEvents": 3}', "no traceEvents"), ('{"traceEvents" [1]}', "no traceEvents")),
         ('{"traceEvents": []}', "no operator, range or kernel among its 0 events"),
-        ('{"traceEvents": [{"ph": "M"}]}', "no operator, range or kernel among its 1 events"),
         *((GOOD[:cut], "ends in the middle") for cut in (-5, -20)),
         *((DEEP, "ends in the middle"), ('{"a": ' + DEEP, "no traceEvents")),
-        *(("[3]", "ends in the middle"), ('[{"ph": "X", "cat": "cpu_op"}]', "among its 1 events")),
     ]:
         path = saved(text)
         with pytest.raises(RecordingError) as caught:
@@ -159,14 +156,6 @@ def test_files_that_cannot_be_read_or_are_beyond_the_limits(saved, monkeypatch, 
     refuses("an event is longer than", saved(event("o" * 5_000, 1)))
 
 
-def left_out(trace):
-    """Events and microseconds that are left out, by reason."""
-    return {
-        why: (count, round(trace.left_out.seconds[why] * 1e6))
-        for why, count in trace.left_out.events.items()
-    }
-
-
 @pytest.mark.parametrize(
     "number", [1 << 31, -(1 << 40), 1 << 63, 1 << 64, 10**30, 1.5, -1, "7", None]
 )
@@ -189,40 +178,32 @@ def test_no_number_in_a_trace_is_too_large_or_of_a_wrong_type(saved, number):
     assert frames["launches"]
 
 
-def test_damage_is_left_out_and_counted_in_events_and_time(saved, tmp_path):
+def test_damage_is_left_out_and_counted_in_events_and_time(saved):
     texts = [json.dumps(event(f"op{n}", 10 * n, n + 1, External_id=n)) for n in range(6)]
     whole = '{"traceEvents": [%s], "baseTimeNanoseconds": 7000}'
-    cases = [
+    for events, names, lost in [
         # One is torn, two are no events, one has no begin, one ends before it begins.
         ([*texts[:2], texts[2][:-22], texts[3]], "op0 op1 op3", {saved_trace.TORN: (1, 3)}),
         ([texts[0], "17", '{"a": [1', texts[4]], "op0 op4", {saved_trace.TORN: (1, 0)}),
         ([texts[0].replace('"ts": 0,', ""), texts[1]], "op1", {saved_trace.TORN: (1, 0)}),
         ([texts[1].replace('"dur": 2', '"dur": -40')], "op1", {saved_trace.NEGATIVE: (1, 40)}),
         ([texts[1].replace('"X"', '"B"'), texts[5]], "op5", {saved_trace.NO_END: (1, 0)}),
-        # Numbers as texts, of 64 bits, above what is signed, and begins that are in no order.
-        ([texts[3].replace('"External id": 3', f'"External id": "{2**63 + 5}"')], "op3", {}),
+        # Begins in no order, and a name like an event.
         (texts[::-1], "op0 op1 op2 op3 op4 op5", {}),
-        ([texts[2].replace("op2", r"},{\"ph\": a text"), texts[4]], None, {}),
-    ]
-    for events, names, lost in cases:
+        ([texts[2].replace("op2", r"},{\"ph\":"), texts[4]], '},{"ph": op4', {}),
+    ]:
         trace = read_trace(saved(whole % ", ".join(events)))
-        assert left_out(trace) == lost, events
+        seconds = trace.left_out.seconds
+        left_out = {
+            why: (count, round(seconds[why] * 1e6)) for why, count in trace.left_out.events.items()
+        }
+        assert left_out == lost, events
         assert (trace.truncated, trace.header) == (False, {"baseTimeNanoseconds": 7000})
-        if names is not None:
-            assert [each.name() for each in trace.events] == names.split()
-            gone = sum(lost.get(why, (0,))[0] for why in (saved_trace.TORN, saved_trace.NO_END))
-            assert trace.count == len(names.split()) + gone
-    assert trace.events[0].name() == '},{"ph": a text'
-    text = whole % ", ".join(texts)
-    for cut, kept, torn in (
-        (text.index('"op4"'), 4, 1),
-        (text.index('{"ph": "X", "cat"', 400), 4, 0),
-    ):
-        path = saved(text[:cut])
-        for packed in (False, True):
-            if packed:
-                path.write_bytes(gzip.compress(text[:cut].encode())[:-9])
-            trace = read_trace(path)
-            assert trace.truncated
-            if not packed:
-                assert (len(trace.events), sum(trace.left_out.events.values())) == (kept, torn)
+        assert " ".join(each.name() for each in trace.events) == names
+        gone = sum(lost.get(why, (0,))[0] for why in (saved_trace.TORN, saved_trace.NO_END))
+        assert trace.count == len(trace.events) + gone
+    path = saved((whole % ", ".join(texts)).partition('"op4"')[0])
+    trace = read_trace(path)
+    assert (trace.truncated, len(trace.events), sum(trace.left_out.events.values())) == (True, 4, 1)
+    path.write_bytes(gzip.compress(path.read_bytes())[:-9])
+    assert read_trace(path).truncated

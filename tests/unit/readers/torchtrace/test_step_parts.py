@@ -44,8 +44,6 @@ CASES = f"""
 aten::ones 10-33; {FORWARD} aten::ones 230-261 = wait=100 outside=31 rest=769
 # A loader's own range is waiting wherever it is.
 {FORWARD} {LOADER} 250-290; module:1 300-400 = wait=140 rest=660
-# After a backward pass the next module waits.
-{FORWARD} {BACKWARD} module:1 450-500 = wait=150 rest=600
 # A loss, from the first operator of the graph to the last one, with all between them.
 {FORWARD} log 205-210; {GRAPH} x 250-257; eq 285-288; {BOTH} = wait=100 loss=61 outside=8 rest=631
 # A loss that is a module has its own row; from it to the last operator of the graph.
@@ -55,8 +53,7 @@ aten::ones 10-33; {FORWARD} aten::ones 230-261 = wait=100 outside=31 rest=769
 aten::mm 130-170 sequence=3; {THIRD} = wait=130 outside=170 rest=600
 # Clipping, from the first operator to the last one, but for those that read a value.
 {BOTH_WAYS} {READS} norm 420-430; mul 450-465; step 500-600 = wait=100 clip=45 outside=9 rest=546
-# Between two optimizers; inside a region of profstack's.
-{BOTH_WAYS} step 410-450; aten::norm 460-467; step 500-600 = wait=100 clip=7 rest=553
+# Inside a region of profstack's.
 {BOTH_WAYS} region:c 405-490; a 410-430; b 450-463; step 500-600 = wait=100 clip=53 rest=547
 # No clipping without a backward pass; a range of the script's is one operator.
 {FORWARD} mine 405-490; aten::norm 410-430; step 500-600 = wait=100 outside=85 rest=615
@@ -67,8 +64,6 @@ mine 50-900; {FORWARD} aten::ones 300-310 = wait=100 outside=10 rest=790
 {FORWARD} aten::ones 300-320 thread=2 = wait=100 rest=800
 # The optimizer's own time is its mark's; what the loss in a closure takes is given back.
 step 50-600; {CLOSURE} = wait=50 loss=20 optimizer=-20 rest=400
-# An optimizer inside an optimizer is a part of it.
-{BOTH_WAYS} a 420-430; step 500-700; step 520-600; b 705-711 = wait=100 clip=10 outside=6 rest=484
 # Before compiled code; a backward function outside a pass.
 Torch-Compiled Region: 0/0 100-200; aten::mul 220-240 = wait=100 outside=20 rest=780
 {FORWARD} aten::mul 220-240 sequence=3; function:X 300-400 {MADE} = wait=100 loss=20 rest=680
