@@ -54,11 +54,6 @@ def test_a_listener_is_told_in_pairs_also_of_what_is_open_at_the_edges():
             pass
     told = "+epoch +epoch/step -epoch/step +epoch/cut -epoch/cut -epoch"
     assert hooked.told == told.split()
-    # One whose layer has ended meanwhile is told no more.
-    forward_to(hooked)
-    with region("lost"):
-        hooked.active_listener = lambda: None
-    assert hooked.told[6:] == ["+lost"]
 
 
 def test_tasks_that_take_turns_are_told_of_one_by_one():

@@ -24,7 +24,6 @@ done
 echo "$GREETING" > environment.txt
 %s
 """
-UNTIL_ENDED = "; touch ready; while true; do sleep 0.02; done"
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_a_signal_to_us_ends_nsys_and_is_an_interrupt(nsys, number, monkeypatch)
     monkeypatch.setattr(second_run.subprocess, "Popen", Ready)
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt):
-        nsys(f"trap 'touch ended; exit' INT{UNTIL_ENDED}")
+        nsys("trap 'touch ended; exit' INT; touch ready; while true; do sleep 0.02; done")
     assert Path("ended").exists()
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
