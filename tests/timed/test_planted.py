@@ -177,8 +177,9 @@ def run(tmp_path):
 
 def found(report, slug):
     """The one finding of this slug."""
-    (told,) = (each for each in report["findings"] if each["slug"] == slug)
-    return told
+    told = [each for each in report["findings"] if each["slug"] == slug]
+    assert len(told) == 1, (slug, report["findings"], report["tables"]["memory"])
+    return told[0]
 
 
 def check_findings(report, text, slugs):

@@ -37,10 +37,6 @@ def test_the_quick_hook_stamps_the_steps_of_the_followed_optimizer_on_its_thread
     monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True, raising=False)
     hook(followed, (), {})
     assert (looks, ends) == ([3, 4], [3.0, 5.0, 9.0, 17.0])
-    gone = weakref.ref(followed)
-    del followed, optimizer
-    others.clear()
-    assert gone() is None
 
 
 @pytest.mark.parametrize("by_calls", [False, True])

@@ -14,9 +14,8 @@ import pytest
 from profstack.capture.run_limits import DUE_S, FIXED_S, LOOK_S, PATIENCE_S, Limits
 from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, settle
 from profstack.capture.step_log import StepLog, StopRun
-from profstack.layer import Mode
 from profstack.storage.folder import PAGE_MARKER, PROGRESS
-from tests.support.engine import Alpha, VirtualTraining, milli, observed, patched
+from tests.support.engine import VirtualTraining, milli, observed, patched
 from tests.support.tables import cases, of
 
 INSTANT = Targets(settle_s=0.0)
@@ -48,16 +47,6 @@ def test_how_far_ahead_it_aims(virtual):
     # At most twice as far, since steps may become slower. The script has had one step before the
     # slice: the 13th, where it must end, is its 12th.
     assert list(aims(*[2, 3, 4, 5, 6] * 2))[4::5] == [(4, 9), (9, 12)]
-    training.run(milli(2, 2))
-    with pytest.raises(StopRun):
-        training.step(0.002)
-    assert one.engine.log.total == 13
-    one.engine.finish()
-    one, training = virtual("alpha", "beta", plan=[observed(3, 9.0), observed(2)])
-    one.wrapper("alpha").limit = 5
-    training.run(milli(*range(3, 12)))
-    assert one.kinds[:2] == [("startup", 1), ("alpha", 5)]
-    assert one.wrapper("alpha").contexts[0].steps == 3
 
 
 def test_slices_and_steps_have_the_times_that_passed(virtual, moments):
@@ -248,21 +237,6 @@ def test_a_limit_ends_the_run_at_a_boundary_and_asks_twice(virtual, limits, plan
     assert state == (why, True, steps + 1)
 
 
-def test_layers_that_observe_before_the_rule_is_known(bench, monkeypatch, moments):
-    monkeypatch.setattr(Alpha, "modes", (Mode("timed"), Mode("early", 0, 0, in_discovery=True)))
-    training, other = VirtualTraining(moments), VirtualTraining(moments)
-    both = training.living() | other.living()
-    one = bench("alpha", plan=[observed(2)], live_optimizers=lambda: both, origin=moments.now)
-    one.engine.begin()
-    modes = [[each.mode for each in one.wrapper("alpha").contexts]]
-    training.play("5 7")
-    modes.append([each.mode for each in one.wrapper("alpha").contexts])
-    training.optimizer.step()
-    other.step(0.011)
-    found = of(one.slices[0], "kind mode steps wall_s")
-    assert (modes, found) == ([[], ["early"]], ["alpha", "discovery", 1, approx(0.022)])
-
-
 @pytest.fixture
 def whole(bench, moments):
     """An engine that begins with a measurement of the whole, and the training that it watches."""
@@ -290,26 +264,6 @@ def test_a_workload_without_steps_is_measured_whole(whole, moments):
     one.engine.finish()
     assert [row["plan"] for row in one.slices if row["kind"] == "alpha"] == [2]
     assert ("alpha", 2) in one.kinds
-    # Where steps are marked nothing is; the tool since the first line has seen the start-up.
-    one, training = whole("alpha", step_by="step")
-    assert one.engine.planned is None
-    one.engine.events.user_step()
-    assert (one.wrapper("alpha").of("take_startup"), one.notes) == ([("a tool",)], ["startup"])
-
-
-def test_detached_steps_go_by_unseen_until_rearmed(virtual):
-    one, training = virtual("alpha", plan=[observed(2), SlicePlan("clean", (), 2, 900)])
-    training.play("5 6 7 8")
-    armed = patched()
-    one.engine.detach()
-    assert patched() != armed
-    training.play("9 " * 10)
-    for script in ("10 11", "12"):
-        one.engine.rearm()
-        assert patched() == armed
-        training.play(script)
-    one.engine.finish()
-    assert len(one.steps) == 7
 
 
 def test_a_forked_child_has_no_hooks_and_writes_nothing(virtual):
@@ -368,9 +322,8 @@ def test_an_error_of_our_own_disarms_and_never_reaches_the_script(virtual, place
 TimeUpError = type("TimeUpError", (OSError,), {})
 # An object of the engine's, one of its methods, and in which call of it the signal arrives.
 INTERRUPTED = [
-    *(("engine", "look", 2), ("engine", "_follow", 1), ("engine.log", "end_slice", 1)),
-    *(("writer", "write", 3), ("engine.log", "begin_slice", 3), ("engine.hooks", "set_mode", 3)),
-    *(("alpha", method, 1) for method in ("start", "stop", "take", "busy_reason")),
+    *(("engine", "look", 2), ("engine.log", "end_slice", 1), ("engine.hooks", "set_mode", 3)),
+    *(("alpha", method, 1) for method in ("start", "take", "busy_reason")),
     ("behind", "flush", 2),
 ]
 
@@ -403,14 +356,3 @@ def test_the_script_gets_a_signals_error_once_wherever_it_arrives(virtual, owner
     assert patched() == before
     assert "disarmed" in one.notes
     assert "empty" not in {row["status"] for row in one.table("layers")}
-
-
-def test_inference_steps_are_of_the_phase_eval(virtual):
-    one, training = virtual("alpha", plan=[observed(3)], live_optimizers=frozenset)
-    training.net.eval()
-    for wall_s in uneven(9):
-        training.time.wait(wall_s)
-        training.net(training.batch)
-    one.engine.finish()
-    assert one.story == "startup ddd, alpha ..., watch ..."
-    assert {row["phase"] for row in one.steps} == {"eval"}

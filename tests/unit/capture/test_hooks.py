@@ -1,9 +1,7 @@
 """The wrappers on torch: on and off without a trace, and unseen by what passes through."""
 
-import _thread
 import pickle
 import sys
-import threading
 import traceback
 from collections import Counter
 
@@ -13,8 +11,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
 
-from profstack.capture import user_regions
-from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, HookState, TorchHooks
+from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 from profstack.capture.module_names import ModuleNames
 from profstack.storage.vocabulary import BACKWARD_RANGE
 from tests.support.engine import Hears, elsewhere
@@ -125,33 +122,7 @@ def test_everything_is_as_it_was_found(hooked):
         assert standing() == before
 
 
-@pytest.mark.parametrize("over_ours", [False, True])
-def test_a_patch_of_the_scripts_on_calls_is_kept_and_counts_nothing_twice(hooked, over_ours):
-    net, seen, plain = model(), [], nn.Module.__call__
-    if over_ours:
-        hooked.set_mode(DISCOVER)
-    found = nn.Module.__call__
-
-    def own(self, *args):
-        seen.append(type(self).__name__)
-        return found(self, *args)
-
-    nn.Module.__call__ = own
-    try:
-        for mode in (OFF, DISCOVER, RANGES, OFF, ROOT, OFF):
-            seen.clear()
-            hooked.set_mode(mode, net)
-            assert hooked.words(net, ones(3, 4))["call_started"] == (mode != OFF), mode
-            assert seen == ["Sequential", "Linear", "ReLU", "Linear"], mode
-        assert nn.Module.__call__ is own
-    finally:
-        nn.Module.__call__ = found
-    assert hooked.told(net, ones(3, 4)) == []
-    hooked.remove()
-    assert nn.Module.__call__ is plain
-
-
-def test_a_class_with_a_call_of_its_own_and_an_exchanged_hook(hooked):
+def test_a_class_with_a_call_of_its_own(hooked):
     class Own(nn.Sequential):
         def __call__(self, *args):
             return super().__call__(*args) + 1
@@ -167,18 +138,6 @@ def test_a_class_with_a_call_of_its_own_and_an_exchanged_hook(hooked):
     assert hooked.told(lambda: results.append(net.eval()(ones(1, 2)))) == ["evaluated Own"]
     assert all(torch.equal(each, plain) for each in results)
     assert "__call__" in vars(Own)
-    # A frozen module of TorchScript has no mode left: it evaluates.
-    frozen = model()
-    del frozen.training
-    hooked.set_mode(LIGHT, frozen)
-    assert hooked.told(frozen, ones(1, 4)) == ["evaluated None"]
-    opt, quick = sgd(), []
-    assert hooked.exchange_step_hook(lambda optimizer, *_: quick.append(optimizer))
-    assert (hooked.told(opt.step), quick) == ([], [opt])
-    assert hooked.exchange_step_hook()
-    assert (hooked.told(opt.step), quick) == (["optimizer_ended SGD"], [opt])
-    hooked.remove()
-    assert not hooked.exchange_step_hook()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -244,20 +203,6 @@ def test_forward_done_again_in_backward_is_no_outermost_call(hooked):
         assert {name: words[name] for name in twice} == dict.fromkeys(twice, 2)
 
 
-def test_threads_do_not_see_each_others_modules(hooked):
-    class Inside(nn.Module):
-        def forward(self, x):
-            # Outermost on its own thread, though another model's call is running here.
-            elsewhere(other, x)
-            return x
-
-    net, other = nn.Sequential(nn.ReLU(), Inside()), nn.Tanh()
-    hooked.set_mode(DISCOVER)
-    assert hooked.words(net, ones(1))["call_started"] == 2
-    found = [hooked.names.known(each).path for each in (net, other)]
-    assert found == ["Sequential", "Tanh"]
-
-
 def test_generate_once_however_it_ends(hooked):
     class Mixin:
         def generate(self, depth):
@@ -304,55 +249,6 @@ def test_each_module_and_pass_has_its_range(hooked, follows):
     # The first call of a known root says nothing but that it evaluates.
     told = Counter(each.split()[0] for each in hooked.heard)
     assert (told["evaluated"], told["backward_ended"]) == ((0, 2) if follows else (1, 0))
-
-
-@pytest.mark.parametrize("mode", [DISCOVER, RANGES])
-def test_a_call_may_begin_before_the_profiler_and_end_under_it(hooked, mode, monkeypatch):
-    profile, told = torch.profiler.profile(), []
-    monkeypatch.setattr(user_regions, "forward_to", told.append)
-
-    class Starting(nn.Module):
-        def forward(self, x):
-            profile.start()
-            hooked.emit_ranges(True)
-            return x
-
-    net = nn.Sequential(Starting(), nn.Identity())
-    hooked.set_mode(mode)
-    net(ones(2))
-    # No range on a thread that nobody observes, and none after it was told to stop.
-    elsewhere(net[1], ones(2))
-    assert net[1](ones(2)).shape == (2,)
-    hooked.stop_ranges()
-    assert told == [None] * (mode == RANGES)
-    net[1](ones(2))
-    profile.stop()
-    names = [event.name() for event in profile.profiler.kineto_results.events()]
-    emitted = [name for name in names if name.startswith("profstack::module")]
-    assert len(emitted) == (2 if mode == RANGES else 0)
-    assert (hooked.state.mode, hooked.state.ranging) == (DISCOVER, None)
-    assert hooked.names.inner_ranges == {}
-
-
-@pytest.mark.parametrize("start", [_thread.start_new_thread, elsewhere])
-def test_ranges_on_a_thread_of_autograds_own(start):
-    """A device's thread is none of Python's; one started below `threading` stands for it here."""
-    state = HookState(torch, None, ModuleNames(), ranging=-1)
-    asked, done = [], threading.Event()
-
-    def run(*_):
-        x = ones(2, requires_grad=True).clone()
-        x.register_hook(lambda grad: asked.append(state.ranges_here()))
-        asked.append(state.ranges_here())
-        x.sum().backward()
-        done.set()
-
-    start(run, (state,))
-    assert done.wait(30)
-    assert asked == [False, start is not elsewhere]
-    for ranging, here in ((None, False), (threading.get_ident(), True)):
-        state.ranging = ranging
-        assert state.ranges_here() is here
 
 
 class Broken(nn.Module):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from profstack.capture import user_regions
-from profstack.capture.arming import CHECKED
 from profstack.capture.engine import Engine
 from profstack.capture.loops import MOST_LOOPS, NEW_LOOP, NEW_PLACES, BeginAt, Loops
 from profstack.capture.slices import Targets
@@ -184,24 +183,3 @@ def test_slices_begin_inside_a_region(calls):
         user_regions.switch_off()
     assert plans_of(one) == [(1, 40), (2, 30 - NEW_LOOP), (1, 10 - 1)]
     assert {row["plan"] for row in one.slices if row["layer"]} == {2}
-    # Or at a step: what came before it was watched alone.
-    one, repeat, _ = calls(begin_at=BeginAt.parse(25))
-    repeat(60, 5)
-    one.engine.finish()
-    assert plans_of(one) == [(1, 25), (2, 35)]
-    assert {row["plan"] for row in one.slices if row["layer"]} == {2}
-
-
-def test_a_short_step_of_another_loop_is_seen_too(virtual, monkeypatch):
-    one, training = virtual("alpha", targets=Targets(settle_s=0.0001, slice_s=0.01))
-    monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
-
-    training.run(milli(*[0.3] * 400))
-    training.run(milli(*[0.3] * 300))
-    one.engine.finish()
-    # One in eight is looked at, and what lies before it may be of either loop; then each is.
-    (first, before), (second, after) = plans_of(one)
-    assert (first, second) == (1, 2)
-    assert 400 - CHECKED < before <= 400
-    assert 300 - CHECKED - NEW_LOOP <= after <= 300 - NEW_LOOP
-    assert {row["plan"] for row in one.steps if row["step"] >= 400 + 20} == {2}

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from profstack.capture.marks import LONG_LOOP, Marks, marks_of
+from profstack.capture.marks import LONG_LOOP, marks_of
 from profstack.capture.slices import SlicePlan, Targets, watch
 from tests.support.engine import observed
 from tests.support.tables import cases
@@ -102,27 +102,6 @@ def test_a_slice_lacks_steps_and_seconds(program):
     assert (planned.steps, planned.min_s) == (1, approx(0.25))
 
 
-def test_where_steps_can_be_marked_and_where_not(program):
-    for step_by, begins in (("step", True), ("module", False), (None, True)):
-        made = program(step_by=step_by)
-        assert made.marks.begin("train") is begins
-        made.engine.finish()
-    made = program(observed(2))
-    assert marks_of(made.engine) is made.marks
-    assert made.marks.begin("outer")
-    assert not made.marks.begin("inner")
-    made.moments.wait(0.5)
-    made.marks.ended()
-    made.marks.end()
-    assert made.marks.begin("inner")
-    made.engine.finish()
-    assert not made.marks.begin("after the end")
-    assert (made.marks.over, made.marks.complete, made.marks.all_seen) == (True, True, False)
-    assert marks_of(program().engine) is not made.marks
-    gone = Marks(type("Engine", (), {})())
-    assert gone.over
-
-
 def test_calls_of_a_function_with_what_comes_before_them(program, moments):
     made = program(observed(2))
 
@@ -168,13 +147,6 @@ def test_it_repeats_until_all_is_measured_or_the_time_is_over(program, moments):
         made.engine.planned = watch(number)
         assert made.marks.complete is complete
     made.engine.planned = None
-    # An error ends the loop, without a frame of ours.
-    made = program(observed(2))
-    made.marks.begin("model")
-    with pytest.raises(ValueError, match="invalid literal") as caught:
-        made.marks.repeat(lambda: int("x"), 9.0)
-    assert "repeat" not in [entry.name for entry in caught.traceback]
-    assert made.marks.begin("model")
 
 
 def test_the_scripts_own_marks_end_no_step_while_a_session_marks(program, moments):

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,11 +54,6 @@ def test_a_listener_is_told_in_pairs_also_of_what_is_open_at_the_edges():
             pass
     told = "+epoch +epoch/step -epoch/step +epoch/cut -epoch/cut -epoch"
     assert hooked.told == told.split()
-    # One whose layer has ended meanwhile is told no more.
-    forward_to(hooked)
-    with region("lost"):
-        hooked.active_listener = lambda: None
-    assert hooked.told[6:] == ["+lost"]
 
 
 def test_tasks_that_take_turns_are_told_of_one_by_one():
@@ -124,7 +118,7 @@ def test_other_threads_and_generators_are_told_of_one_by_one():
         assert hooked.apart[-1] == "-before/load"
 
 
-def test_a_region_is_a_range_in_a_profile_of_this_thread(clock):
+def test_a_region_is_a_range_in_a_profile_of_this_thread():
     hooked = Hooked()
     hooked.ranging = hooked.thread
     with region("before"), torch.profiler.profile(acc_events=True) as profiler:
@@ -141,13 +135,6 @@ def test_a_region_is_a_range_in_a_profile_of_this_thread(clock):
     times = [spans[name] for name in names]
     edges = [start for start, _ in times] + [end for _, end in reversed(times)]
     assert (edges, "elsewhere" in spans) == (sorted(edges), False)
-    # Where torch fails, as without its function that begins a range, that is missing and no more.
-    hooked.torch = SimpleNamespace(_C=SimpleNamespace(_profiler=None))
-    hooked.told.clear()
-    forward_to(hooked)
-    with region("load"):
-        clock.wait(1.0)
-    assert hooked.told == ["+load", "-load"]
 
 
 def test_decorated_functions_stay_of_their_kind(clock):
@@ -178,7 +165,7 @@ def test_decorated_functions_stay_of_their_kind(clock):
 
 
 def test_a_decorated_generator_is_inside_only_while_it_runs(clock):
-    log, error = [], KeyError("thrown")
+    log = []
 
     @region("items")
     def items():
@@ -186,10 +173,6 @@ def test_a_decorated_generator_is_inside_only_while_it_runs(clock):
             for number in range(2):
                 clock.wait(1.0)
                 log.append((yield number))
-        except KeyError as caught:
-            clock.wait(1.0)
-            log.append(caught)
-            yield "mended"
         finally:
             clock.wait(0.25)
             log.append("closed")
@@ -205,34 +188,25 @@ def test_a_decorated_generator_is_inside_only_while_it_runs(clock):
         next(iterator)
     assert (stopped.value.value, log) == ("result", ["given", None, "closed"])
     assert clock.taken() == {"items": (3, 2.25), "consumer": (1, 5.0)}
-    iterator = items()
-    assert (next(iterator), iterator.throw(error)) == (0, "mended")
-    iterator.close()
-    assert log[3:] == [error, "closed"]
 
 
 def test_a_decorated_asynchronous_generator_gives_the_same_items(clock):
-    log = []
+    found = []
 
     @region("items")
     async def items():
-        try:
-            for number in range(3):
-                clock.wait(1.0)
-                await asyncio.sleep(0)
-                log.append((yield number))
-        finally:
-            clock.wait(0.25)
-            log.append("closed")
+        for number in range(3):
+            clock.wait(1.0)
+            await asyncio.sleep(0)
+            yield number
 
     async def main():
         async for number in items():
             with region("body"):
                 clock.wait(5.0)
-            log.append(number)
+            found.append(number)
 
     assert inspect.isasyncgenfunction(items)
     asyncio.run(main())
-    assert log == [0, None, 1, None, 2, None, "closed"]
     rows = clock.taken()
-    assert (rows["body"], rows["items"][1]) == ((3, 15.0), 3.25)
+    assert (found, rows["body"], rows["items"][1]) == ([0, 1, 2], (3, 15.0), 3.0)

@@ -62,28 +62,6 @@ def test_the_plan_of_a_run_under_nsys_and_for_nsys_alone(monkeypatch):
     assert clean == SlicePlan("clean", (), 2, 6, 0.7)
 
 
-def test_optimizers_alive_are_those_whose_own_steps_are_hooked():
-    class Passes(torch.optim.Optimizer):
-        """As accelerate's: it only passes steps on, and was never made by torch's `__init__`."""
-
-        def __init__(self):
-            pass
-
-        def step(self, closure=None):
-            pass
-
-    real, passing = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), Passes()
-    assert {id(real), id(passing)} & run.live_optimizers() == {id(real)}
-
-
-def test_the_device_is_one_that_holds_memory():
-    for held, device in ((0, "cpu"), (5, "mps")):
-        mps = SimpleNamespace(is_available=lambda: True, current_allocated_memory=lambda h=held: h)
-        cuda, backends = SimpleNamespace(is_initialized=lambda: False), SimpleNamespace(mps=mps)
-        fake = SimpleNamespace(cuda=cuda, backends=backends, mps=mps)
-        assert device_facts(fake) == {"device": device, "gpu": None}
-
-
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize("allowed", [False, True])
 def test_facts_of_a_gpu(newer, allowed):
@@ -160,26 +138,6 @@ def test_a_run_from_its_options_to_the_exit(started, monkeypatch):
     assert environment == [torch.__version__, "cpu"]
     assert isinstance(started.facts["processes_made"], int)
     assert started.last_event == {"event": "finished", "stopped_by": "max_steps"}
-
-
-def test_an_engine_that_cannot_begin_takes_everything_off(started, monkeypatch):
-    def fail(self, whole):
-        self.hooks.install()
-        raise KeyError("no beginning")
-
-    monkeypatch.setattr(run.Engine, "begin", fail)
-    with pytest.raises(KeyError):
-        started.start({})
-    assert started.at_exit == []
-
-
-def test_an_error_at_the_exit_is_one_line(started, capsys):
-    engine = started.start({})
-    engine.finish()
-    engine.log.writer.close()
-    started.at_exit[0]()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "ProgrammingError" in line
 
 
 @pytest.mark.parametrize("profiled", [True, False])

@@ -81,16 +81,6 @@ def test_the_most_steps_of_a_slice(planned, limits, so_far, most):
     assert planned.longest(limits, so_far) == most
 
 
-def test_a_run_that_counts_observes_steps_whose_numbers_its_options_give():
-    slices = list(make_plan([], TARGETS.in_lockstep(), counting={"warmup": 4, "steps": 2}))
-    seen = [(":".join(*one.observers) if one.observers else one.kind, one.steps) for one in slices]
-    single = [("torch:detail", 1), ("settle", 1)]
-    together = [("cprofile:timed", 2), ("settle", 1), ("torch:lines", 2), ("settle", 1)]
-    assert seen == [("settle", 4), *single, *single, *together, ("watch", 1)]
-    # Nothing ends by time.
-    assert {one.min_s for one in slices[:-1]} == {0.0}
-
-
 def test_the_usual_targets_and_those_in_lockstep():
     assert astuple(Targets()) == (3, 0.05, 5, 3, 20, 1.0, 2000, 0.003, 10)
     # All ranks must switch at the same steps: no length is in seconds.

@@ -165,13 +165,6 @@ def test_the_first_activity_of_a_step_says_how_long_it_waited_and_what_it_was_gi
     assert (seen(), events.first_module()) == ((100.95, False, (7,)), net)
     del net
     assert events.first_module() is None
-    events.waits = False
-    events.begin_step()
-    assert not events.waiting
-    told = make()
-    for words, evaluating in (("e", True), ("m", False), ("e", True)):
-        told.happen(words)
-        assert told.events.evaluating is evaluating
 
 
 def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):

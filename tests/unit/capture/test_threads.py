@@ -108,7 +108,7 @@ def test_what_the_readings_take_is_no_thread_that_ended(system, rest_s, ended):
     assert (ENDED_THREADS in [row[1] for row in taken(work)]) is ended
 
 
-def test_processes_with_what_they_used_in_the_slice(system, monkeypatch):
+def test_processes_with_what_they_used_in_the_slice(system):
     system.children = {1: [73], 50: [72, 71], 71: [81]}
     system.child_s = {71: 2.0, 72: 3.0, 73: 4.0, 81: 5.0}
     system.names |= {71: "pt_data_worker", 72: "python", 73: "sh"}
@@ -126,11 +126,6 @@ def test_processes_with_what_they_used_in_the_slice(system, monkeypatch):
         ["other", "process", 4, 1, 0.0, None],
     ]
     assert [row for row in taken(work) if row[2]] == expected
-    # They are asked of multiprocessing where the kernel names none.
-    monkeypatch.setattr(under_test, "children_of", lambda thread, process=None: None)
-    monkeypatch.setattr(under_test, "started_by_multiprocessing", lambda: [71])
-    system.child_s[71] = 2.0
-    assert [row for row in taken(work) if row[2]] == expected[:1]
 
 
 @cases(
@@ -171,9 +166,3 @@ def test_where_it_cannot_be_told_there_is_a_reason_and_no_row(system, monkeypatc
         times.end()
         assert (times.take(), "ZeroDivisionError" in times.reason) == ([], True)
     assert times.readings == 3
-    monkeypatch.setattr(under_test, "thread_numbers", lambda process=None: None)
-    times = ThreadTimes()
-    times.begin()
-    times.end()
-    assert (times.take(), times.readings, times.took_s) == ([], 0, 0.0)
-    assert "CPU time of single threads" in times.reason

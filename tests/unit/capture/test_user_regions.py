@@ -1,15 +1,11 @@
 """`profstack.region`: paths and exact times, on threads, in generators and in coroutines."""
 
 import asyncio
-import contextlib
 import threading
 import traceback
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import profstack
 from profstack.capture import user_regions
 from profstack.capture.user_regions import MOST_PENDING, RegionTotals, region
 from profstack.storage.vocabulary import MOST_REGIONS, OTHER_REGIONS
@@ -41,7 +37,6 @@ def test_a_region_has_the_names_around_it_and_its_exact_time(clock):
     walk(3)
     load = {"load": (3, 5.25), "load/decode": (3, 0.75), "decode": (1, 2.0)}
     assert clock.taken() == {**load, "walk": (4, 4.0), "walk/deeper": (3, 3.0)}
-    assert repr(profstack.region("name")) == "region('name')"
 
 
 def test_what_is_open_at_the_edge_of_a_slice_is_cut_there(clock):
@@ -58,36 +53,6 @@ def test_what_is_open_at_the_edge_of_a_slice_is_cut_there(clock):
         clock.wait(4.0)
     clock.wait(8.0)
     assert clock.taken() == {"epoch": (0, 4.0)}
-
-
-SPAN = st.tuples(
-    *(st.integers(0, 2), st.integers(1, 3), st.integers(0, 30), st.integers(0, 9), st.booleans())
-)
-
-
-@given(st.lists(SPAN, max_size=20), st.lists(SPAN, max_size=4), st.integers(5, 12))
-def test_totals_are_those_of_the_parts_within_the_slice(ended, still, start):
-    end, expected, totals = 22, {}, RegionTotals()
-    totals.add((("own", "lost"), 1, 0.0, 9.0, True))
-    totals.begin(start)
-
-    def span(path, thread, entered, lasted, counts):
-        left = entered + lasted
-        # What ends at the very start is of the slice only if it began there, too.
-        if entered < end and (left > start or entered == left == start):
-            calls, wall_s, threads = expected.get(str(path), (0, 0, set()))
-            wall_s += (min(left, end) - max(entered, start)) * counts
-            expected[str(path)] = (calls + (entered >= start), wall_s, {*threads, thread})
-        return ("own", str(path)), thread, float(entered), float(left), counts
-
-    for each in ended:
-        totals.add(span(*each))
-    rows = totals.take(end, [span(*each) for each in still])
-    found = [(row["path"], row["calls"], row["wall_s"], row["threads"]) for row in rows]
-    known = [(path, *each[:2], len(each[2])) for path, each in expected.items()]
-    assert sorted(found) == sorted(known)
-    assert {row["on_steps_thread"] for row in rows} <= {0}
-    assert totals.take(end, []) == []
 
 
 def test_a_slice_of_very_many_spans_is_added_up_exactly():
@@ -130,22 +95,6 @@ def test_one_object_may_be_entered_inside_itself_and_left_in_any_order(clock):
     first.__exit__(None, None, None)
     rows = {"first": (3, 3.0), "first/second": (1, 3.0), "first/second/inner": (1, 1.0)}
     assert (clock.taken(), here()) == ({**rows, "alone": (1, 0.0)}, None)
-
-
-def test_a_span_that_ends_as_its_slice_does_is_in_it_once(clock, monkeypatch):
-    totals, add, taken = user_regions._totals, user_regions._totals.add, []
-    ending = lambda span: (add(span), taken.append(clock.taken("source", "path")))  # noqa: E731
-    with region("around"):
-        first = user_regions.begin("nvtx", "step", [])
-        clock.wait(1.5)
-        # It is no region of the script's that a thread is in.
-        assert here() == "around"
-        monkeypatch.setattr(totals, "add", ending)
-        user_regions.end(first)
-        rows = {("nvtx", "step"): (1, 1.5), ("profstack.region", "around"): (1, 1.5)}
-        user_regions.begin_slice(clock.now)
-        clock.wait(0.25)
-    assert taken == [rows, {("profstack.region", "around"): (0, 0.25)}]
 
 
 def test_an_error_passes_as_it_is(clock):
@@ -205,28 +154,6 @@ def test_a_generator_that_stands_still_is_around_nothing(clock):
         assert here() == "after"
     load = {"load": (1, 3.0), "load/decode": (2, 1.0)}
     assert clock.taken() == {**load, "train": (2, 2.0), "after": (1, 0.0)}
-
-
-def test_a_generator_made_into_a_context_manager_is_around_its_body(clock):
-    @contextlib.contextmanager
-    def phase(name):
-        with region(name):
-            yield
-
-    @contextlib.asynccontextmanager
-    async def async_phase(name):
-        with region(name):
-            yield
-
-    async def body():
-        async with async_phase("d"):
-            with region("e"):
-                await asyncio.sleep(0)
-
-    with phase("a"), phase("b"), region("c"):
-        assert here() == "a/b/c"
-    asyncio.run(body())
-    assert set(clock.taken()) == {"a", "a/b", "a/b/c", "d", "d/e"}
 
 
 def test_tasks_keep_their_own_paths_and_know_who_started_them(clock):

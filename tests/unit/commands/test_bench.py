@@ -34,10 +34,8 @@ def test_options_say_what_is_measured_and_sizes_are_binary():
     for words, policy, asked in (
         ("", {}, {}),
         ("--warmup 7 --repeat 30 --throughput", {"warmup": 7, "repeat": 30}, {"throughput": True}),
-        ("--target 0.05 --mistakes", {"target": 0.05}, {"mistakes": True}),
         ("--max-seconds 2 --ablation", {"max_s": 2.0, "max_warmup_s": 2.0}, {"ablation": True}),
-        ("--gc --mode pipelined", {"collect": True}, {"mode": "pipelined"}),
-        ("--compare eager,,compile", {}, {"compare": ["eager", "compile"]}),
+        ("--gc --compare eager,,compile", {"collect": True}, {"compare": ["eager", "compile"]}),
         ("--throughput --search linear --dtype float32,tf32 --memory-limit 2.5k --max-batch 9",
          {}, search),
     ):  # fmt: skip
@@ -153,22 +151,12 @@ def test_without_any_sample_there_is_no_recording(processes, capsys):
         assert ("nothing was recorded" in capsys.readouterr().err) is (code == 130)
 
 
-def test_layers_get_a_process_of_their_own_beside_compiled_code(processes):
-    processes.ends = {"layers": [-11]}
-    assert run("--compare eager,compile -q") == 139
-    found = fact()
-    assert (processes.started, found["layers_apart"]) == (["0", "layers"], True)
-    assert found["problems"] == ["the process of the layers: ended by signal 11"]
-    assert run_facts()["run"]["signal"] == 11
-
-
 def test_why_there_are_no_layers_and_peaks_are_of_the_torch_layer(processes, monkeypatch):
     given = []
     keep = lambda folder, *, measure, tell: given.append((measure, tell is not None))  # noqa: E731
     monkeypatch.setattr("profstack.launch.peaks.keep_peaks", keep)
     for words, left, why, measured, told in (
-        *(("", True, None, True, True), ("-q", True, None, True, False)),
-        *(("--no-peaks", True, None, False, True), ("--layers flops", True, None, False, True)),
+        *(("-q", True, None, True, False), ("--layers flops", True, None, False, True)),
         ("", False, "ended before", False, True),
         ("--layers none", False, "--layers none", False, True),
     ):

@@ -64,17 +64,6 @@ def test_rules_of_the_command_line_replace_the_projects(compared, tmp_path, caps
     assert f"{tmp_path}/setup.cfg, 'rn > 1%': there is no figure 'rn'" in said
 
 
-def test_annotations_are_printed_beside_markdown_where_a_workflow_runs(compared, monkeypatch):
-    expected = "::error file=net.py,line=12,title="
-    assert expected not in compared(results=["broken"])[3]
-    monkeypatch.setenv("GITHUB_WORKSPACE", "/app")
-    assert expected in compared("--annotations", "github", results=["broken"])[3]
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    _, _, printed, errors = compared("--format", "markdown", results=["broken"])
-    assert (printed[:4], "::error" in printed, expected in errors) == ("### ", False, True)
-    assert expected not in compared("--annotations", "none", results=["broken"])[3]
-
-
 def test_what_names_hold_is_printed_on_one_line_without_control_signs(
     compared, monkeypatch, capsys
 ):

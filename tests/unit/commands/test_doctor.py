@@ -105,37 +105,6 @@ def test_a_torch_that_works_and_its_profiler(probes):
         assert found["layer cprofile"].works
 
 
-def test_a_layer_without_its_package_is_told_and_the_others_work(probes):
-    packages = {"cprofile": None, "nvtx": "nvtx", "memory": "memory-profiler", "flops": None}
-    for layer in packages:
-        probes.layers["layers"][layer] = {"tool": "x", "version": None, "reason": "not there"}
-    probes.layers["layers"]["other"] = {"reason": "broken", "third_party": True}
-    probes.layers["problems"] = ["layer x of y: no"]
-    failed = [check for check in doctor.gather() if check.group == "layer" and not check.works]
-    assert [(one.name, one.version, one.detail, one.required, one.install) for one in failed] == [
-        *((layer, None, "not there", package is None, package and f"pip install {package}")
-          for layer, package in packages.items()),
-        ("other", None, "broken", False, None), ("?", None, "layer x of y: no", False, None),
-    ]  # fmt: skip
-
-
-def test_packages_that_are_absent_or_broken(probes):
-    for name in ("pandas", "rich"):
-        probes.packages[name] = {"version": None, "reason": ""}
-    for name in ("numpy", "snakeviz"):
-        probes.packages[name] = {"version": "1.0", "reason": "ImportError: x"}
-
-    def found(name):
-        check = checks()[f"tool {name}"]
-        return check.state, check.required, check.version, check.install
-
-    expected = {name: ("works", name == "jinja2", "2.5", None) for name in probes.packages}
-    bad = {"pandas": ("fails", True, None), "numpy": ("fails", True, "1.0")}
-    bad |= {"rich": ("absent", False, None), "snakeviz": ("fails", False, "1.0")}
-    expected |= {name: (*each, f"pip install {name}") for name, each in bad.items()}
-    assert {name: found(name) for name in probes.packages} == expected
-
-
 def test_the_device_is_stated(probes):
     for torch, cuda, said, cupti in (
         (TORCH, None, "without CUDA", None),

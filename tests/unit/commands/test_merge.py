@@ -36,21 +36,6 @@ def test_the_ranks_with_a_recording_are_merged_into_their_folder(folder, capsys)
     assert (found[0], sorted(found)) == ("2", ["0", "1", "2"])
 
 
-def test_a_report_of_ranks_is_written_again_from_theirs(folder, capsys, monkeypatch):
-    main(["merge", str(folder)])
-    known = {each.name: json.loads((each / "report.json").read_text())
-             for each in folder.glob("rank-0*")}  # fmt: skip
-    monkeypatch.setattr(files, "complete_report", lambda rank: known[rank.name])
-    for rank in known:
-        (folder / rank / "report.json").write_text("{")
-        (folder / rank / "recording.sqlite").touch()
-    assert main(["report", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith(f"Wrote {folder / 'report.html'}\n")
-    report = json.loads((folder / "report.json").read_text())
-    assert report["ranks"]["count"] == 3
-    assert (folder / "rank-00001" / "report.html").is_file()
-
-
 def test_a_folder_without_ranks_is_one_line(tmp_path, capsys):
     for where, said in ((tmp_path, "no rank has a recording"), (tmp_path / "x", "cannot be read")):
         assert said in refused(capsys, "merge", str(where))

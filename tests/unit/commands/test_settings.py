@@ -43,16 +43,6 @@ def test_toml_comes_before_setup_cfg(tmp_path):
     assert read_settings(tmp_path) == Settings(RULES[:1], file=file)
 
 
-def test_python_3_10_says_where_else_to_write_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tomllib", None)
-    monkeypatch.setitem(sys.modules, "tomli", None)
-    (tmp_path / "pyproject.toml").write_text("[tool.other]\n")
-    assert read_settings(tmp_path) == Settings()
-    (tmp_path / "pyproject.toml").write_text(TOML)
-    with pytest.raises(UsageError, match=r"install tomli, or write .* in setup\.cfg"):
-        read_settings(tmp_path)
-
-
 @cases(
     "name text said",
     ("setup.cfg", "[profstack]\nfail-when = step > 5%\n", "no setting 'fail-when'; it knows"),

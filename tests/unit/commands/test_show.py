@@ -11,7 +11,6 @@ from profstack.report import files
 from tests.support.commands import make_recording, refuses
 from tests.support.overview import add_verdict, finding
 from tests.support.reports import build, completed
-from tests.support.tables import rows_of
 
 
 @pytest.fixture
@@ -83,19 +82,6 @@ def test_figures_fall_and_texts_and_numbers_of_places_rise(show):
         printed = [row[column] for row in show(words, "csv")]
         assert printed[: len(values)] == [str(value) for value in values]
         assert len(show(f"{words} --limit 3", "md").splitlines()) == 3 + 2
-
-
-def test_a_table_of_another_layer_is_known_by_the_report(show, recording, capsys):
-    kinds = (("file", "TEXT", None), ("hits", "REAL", "counted"))
-    columns = rows_of("name type sense", *kinds, meaning="m", label="l", unit="text")
-    table = {"name": "entries", "columns": columns, "layer": "own", "title": "t", "text": "t"}
-    rows = [{"file": "a", "hits": 2.0}, {"file": "b", "hits": 5.0}]
-    report = {**build(), "layer_tables": [{**table, "join": None, "rows": rows}]}
-    files.write(report, recording / "report.json")
-    assert show("--table entries", "json") == rows
-    assert show("--table entries --sort hits", "json") == rows[::-1]
-    wrong = "entries --sort times | no column 'times' // entrances | , entries"
-    refuses(capsys, wrong, "show", "--table")
 
 
 BAD_INPUT = """

@@ -155,10 +155,7 @@ def test_a_script_without_torch_is_recorded_at_its_end(
         assert "watch" not in had or had["watch"].did == ["resume", "pause"]
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_the_models_that_generate_are_waited_for_and_a_session_attaches_its_engine(
-    armed, tmp_path, known
-):
+def test_the_models_that_generate_are_waited_for_and_a_session_attaches_its_engine(armed, tmp_path):
     package = tmp_path / "transformers" / "generation"
     package.mkdir(parents=True)
     for file in ("../__init__.py", "__init__.py", "utils.py"):
@@ -168,11 +165,8 @@ def test_the_models_that_generate_are_waited_for_and_a_session_attaches_its_engi
 
     assert (armed.engine.heard, sys.meta_path) == ([utils], armed.before)
     armed.engine.heard.clear()
-    if not known:
-        del sys.modules[utils.__name__]
     child.attach(armed.engine)
     assert (child.engine(), child.is_armed()) == (armed.engine, True)
-    assert armed.engine.heard == ([utils] if known else [])
-    assert len(sys.meta_path) == len(armed.before) + (not known)
+    assert armed.engine.heard == [utils]
     child.detach()
     assert (child.engine(), child.is_armed(), sys.meta_path) == (None, False, armed.before)

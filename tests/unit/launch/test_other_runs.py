@@ -1,14 +1,12 @@
 """Runs that know of one another: measuring gives way at once, and no run waits for it."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from profstack.launch import background_peaks, other_runs, peaks
+from profstack.launch import other_runs
 from profstack.launch.other_runs import GaveWayError, announced, is_running, run_giving_way
-from tests.support.recordings import Run
 
 HOLDS = """
 import sys
@@ -42,30 +40,6 @@ def test_a_run_is_known_to_others_until_it_ends_or_is_killed(another):
     assert not is_running()
 
 
-def test_a_run_waits_a_few_ms_at_most(tmp_path):
-    import fcntl
-
-    with announced():
-        pass
-    with open(tmp_path / "cache" / "profstack" / "runs.lock") as held:
-        # One that asks, and was stopped by a signal while it did.
-        fcntl.flock(held, fcntl.LOCK_EX)
-        # Without an end it would wait for good.
-        with announced():
-            pass
-
-
-def test_without_a_cache_or_locks_no_run_knows_of_another(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with announced():
-        assert not is_running()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with announced():
-        assert not is_running()
-
-
 WAITS = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
 
 
@@ -88,30 +62,3 @@ def test_a_command_ends_where_a_run_begins(monkeypatch):
     with pytest.raises(GaveWayError):
         run_giving_way(WAITS, timeout=60, capture_output=True)
     assert len(started) == 1
-
-
-def test_peaks_are_measured_when_the_run_that_interrupted_is_over(tmp_path, monkeypatch):
-    folder, pauses, said = tmp_path / "run", [], []
-    run = Run(folder)
-    run.writer.facts({"environment": {"device": "cpu", "torch": "2", "torch_threads": 1}})
-    run.torch([0.1] * 3)
-    run.writer.close()
-    before = peaks.keep_peaks(folder, later=True), (folder / "logs" / "peaks.json").read_bytes()
-    assert before[0]
-
-    def interrupted(command, **_):
-        said.append((folder / "logs" / "peaks.json").read_bytes() == before[1])
-        if len(said) < 3:
-            raise GaveWayError
-        raise OSError("measured")
-
-    states = iter([True, False, False, True, True, False, False])
-    monkeypatch.setattr(background_peaks, "is_running", lambda: next(states))
-    monkeypatch.setattr(background_peaks, "run_giving_way", interrupted)
-    monkeypatch.setattr(background_peaks, "_run_of", lambda folder: "1")
-    monkeypatch.setattr(background_peaks, "_is_exclusive", lambda: False)
-    monkeypatch.setattr(background_peaks.time, "sleep", pauses.append)
-    monkeypatch.setattr("profstack.report.files.write_report", said.append)
-    background_peaks.complete(folder, "1")
-    assert (said, len(pauses)) == ([True, True, True, folder], 3)
-    assert (peaks.are_pending(folder), os.listdir(folder / "logs")) == (False, ["peaks.json"])

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,63 +122,9 @@ def test_the_poll_goes_on_while_the_script_runs(run, observer, monkeypatch, late
     assert (observer.reads, process.POLL_S) == (len(times), 0.1)
 
 
-def test_the_poll_outlasts_an_interrupt(run, monkeypatch):
-    waits, polls = [], []
-
-    class Interrupted(subprocess.Popen):
-        def wait(self, timeout=None):
-            waits.append(timeout)
-            if len(waits) == 2:
-                raise KeyboardInterrupt
-            return super().wait(timeout)
-
-    def poll():
-        polls.append(len(waits))
-        if len(polls) == 3:
-            Path("go").touch()
-
-    monkeypatch.setattr(process.subprocess, "Popen", Interrupted)
-    monkeypatch.delattr(signal, "sigtimedwait")
-    assert (run(WAITING + "exit 6", poll), polls[-1] > 2) == (6, True)
-
-
-def test_a_signal_that_ended_the_script_is_ours_no_more(run, monkeypatch):
-    got, real = [], os.waitpid
-    signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
-
-    def waitpid(child, options):
-        ended = real(child, options)
-        if ended[0]:
-            # The whole group got it, and the page is still to be written.
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        return ended
-
-    monkeypatch.setattr(os, "waitpid", waitpid)
-    assert (run("kill -15 $$"), got) == (-15, [])
-    assert (run("exit 3"), got) == (3, [signal.SIGTERM])
-
-
 def test_passed_through_it_becomes_the_script(monkeypatch):
     became = []
     monkeypatch.setattr(os, "execv", lambda *given: became.append(given))
     monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "-m", "profstack", "run", "-q"])
     process.run_unrecorded(["-m", "train"])
     assert became == [(sys.executable, [sys.executable, "-O", "-m", "train"])]
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_session_is_ended_as_a_whole_unless_it_ends_what_it_started(monkeypatch, alone):
-    sent = []
-    for name in ("kill", "killpg"):
-        monkeypatch.setattr(os, name, lambda _, number, name=name: sent.append((name, number)))
-
-    def wait(timeout=None):
-        if timeout and len(sent) < 2:
-            raise subprocess.TimeoutExpired("x", timeout)
-        return -15
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    made = SimpleNamespace(pid=77, wait=wait)
-    assert process.end_session(made, numbers, alone=alone) == -15
-    name = "kill" if alone else "killpg"
-    assert sent == [(name, signal.SIGINT), (name, signal.SIGTERM), ("killpg", signal.SIGKILL)]

@@ -1,7 +1,6 @@
 """Following a run: what of its log is read, and what of it is told on standard error."""
 
 import io
-import os
 
 from profstack.capture.step_rules import RULES as STEP_RULES
 from profstack.launch.progress import RULES, Display, ProgressLog, describe
@@ -57,21 +56,3 @@ def test_elsewhere_than_on_a_terminal_a_round_is_one_plain_line():
     rounds = [LINE.replace("2", str(number)) for number in range(2, 6)]
     assert stream.getvalue().splitlines() == [*rounds, "Wrote page [bold]x[/bold]"]
     assert quiet.getvalue() == "Wrote page [bold]x[/bold]\n"
-    # Only Unicode has our one foreign letter; a spinner is for terminals that want it.
-    encodings = {"utf-8": "µ", "UTF8": "µ", "cp65001": "µ", "ascii": "u", "latin-1": "u", None: "u"}
-    for encoding, letter in encodings.items():
-        stream = type("Stream", (io.StringIO,), {"encoding": encoding})()
-        Display(quiet=False, stream=stream).line("1 µs")
-        assert stream.getvalue() == f"1 {letter}s\n"
-
-
-def test_a_reader_that_has_gone_stops_nothing():
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w") as stream:
-        display = Display(quiet=False, stream=stream)
-        display.line("to nobody")
-        display.show(SLICE)
-        display.line("more")
-        # What is left unwritten goes nowhere, so that closing it is no error.
-        assert os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))

@@ -7,6 +7,7 @@ import pytest
 from profstack.commands import run
 from profstack.errors import UsageError
 from profstack.launch import ranks, target
+from tests.support.tables import cases
 
 
 def command(words, folder="out"):
@@ -24,7 +25,6 @@ def command(words, folder="out"):
 @pytest.mark.parametrize(
     ("own", "launcher", "passed"),
     [
-        ("--nproc-per-node 2", "--standalone --nproc-per-node 2", "--ranks all -o out"),
         (
             "--light --nproc-per-node=gpu --ranks 0,3 -o other --force --open -q",
             "--standalone --nproc-per-node gpu",
@@ -34,11 +34,6 @@ def command(words, folder="out"):
             "--nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr a --master-port 9",
             "--nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr a --master-port 9",
             "--ranks all -o out",
-        ),
-        (
-            "--rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-id j --nproc-per-node 1 --max-steps 5",
-            "--nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-id j",
-            "--ranks all -o out --max-steps 5",
         ),
     ],
 )
@@ -64,18 +59,16 @@ def test_no_launch_is_wanted_without_its_options_or_in_a_rank(monkeypatch):
         wanted("--nproc-per-node", "2")
 
 
-@pytest.mark.parametrize(
-    ("variables", "node"),
-    [
-        ({}, None),
-        ({"SLURM_NODEID": "3"}, 3),
-        ({"GROUP_RANK": "0", "SLURM_NODEID": "3"}, 0),
-        ({"GROUP_RANK": "x"}, None),
-    ],
+@cases(
+    "words node",
+    ("", None),
+    ("SLURM_NODEID=3", 3),
+    ("GROUP_RANK=0 SLURM_NODEID=3", 0),
+    ("GROUP_RANK=x", None),
 )
-def test_the_number_of_the_machine_is_the_launchers(monkeypatch, variables, node):
+def test_the_number_of_the_machine_is_the_launchers(monkeypatch, words, node):
     for name in ("GROUP_RANK", "SLURM_NODEID"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    for word in words.split():
+        monkeypatch.setenv(*word.split("="))
     assert target.own_node() == node

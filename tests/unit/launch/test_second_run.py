@@ -24,20 +24,19 @@ done
 echo "$GREETING" > environment.txt
 %s
 """
-UNTIL_ENDED = "; touch ready; while true; do sleep 0.02; done"
 
 
 @pytest.fixture
 def nsys(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def capture(does, *, importer=None, **given):
+    def capture(does, **given):
         program = tmp_path / "nsys"
         program.write_text(NSYS % does)
         program.chmod(0o755)
         given = {"on_device": False, "limit_s": 50, **given}
         environment = {"PATH": os.environ["PATH"], "GREETING": "hello"}
-        found = tool.Nsys(str(program), "2025.1", importer)
+        found = tool.Nsys(str(program), "2025.1", None)
         return second_run.capture(found, ["python", "a.py"], environment, tmp_path, **given)
 
     return capture
@@ -57,7 +56,7 @@ def test_nsys_is_told_what_to_trace_and_for_how_long(nsys, on_device):
     assert Path("environment.txt").read_text() == "hello\n"
 
 
-def test_code_last_word_limit_and_report_are_told_apart(nsys, monkeypatch):
+def test_code_last_word_limit_and_report_are_told_apart(nsys):
     said = "first\\nlast word\\rImporter error: x\\nno QDSTRM\\n"
     ran = nsys(f'touch "$out.nsys-rep"; printf "{said}" >&2; exit 5')
     assert (ran.exit_code, ran.said, ran.timed_out) == (5, "last word", False)
@@ -66,47 +65,27 @@ def test_code_last_word_limit_and_report_are_told_apart(nsys, monkeypatch):
         ran = nsys(f'touch "$out.nsys-rep"; exit {code}', limit_s=limit_s)
         assert ran.timed_out is ((limit_s, code) == (0, 143))
     Path("capture.nsys-rep").unlink()
-    monkeypatch.setattr(tool, "report_of", lambda report, folder, nsys: folder / "whole")
-    for importer, name in ((None, "capture.qdstrm"), ("/opt/importer", "whole")):
-        assert nsys('touch "$out.qdstrm"', importer=importer).report.name == name
-    Path("capture.qdstrm").unlink()
     with pytest.raises(tool.NsysError, match=r"nsys 2025.1 left no report \(code 3\): no driver"):
         nsys("echo no driver >&2; exit 3")
 
 
-@pytest.fixture
-def once_ready(monkeypatch):
-    """Does these things when nsys has said that it is ready, before it is waited for."""
-    things = []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_us_ends_nsys_and_is_an_interrupt(nsys, number, monkeypatch):
+    sent = []
 
     class Ready(subprocess.Popen):
         def wait(self, timeout=None):
             while not Path("ready").exists():
                 time.sleep(0.01)
-            while things:
-                things.pop()()
+            if not sent:
+                sent.append(number)
+                os.kill(os.getpid(), number)
             return super().wait(timeout)
 
     monkeypatch.setattr(second_run.subprocess, "Popen", Ready)
-    return things
-
-
-@pytest.mark.parametrize("deaf", [False, True])
-@pytest.mark.usefixtures("once_ready")
-def test_an_nsys_that_does_not_end_is_ended(nsys, monkeypatch, deaf):
-    monkeypatch.setattr(second_run, "_WRITING_S", 0.1)
-    monkeypatch.setattr(second_run, "_GRACE_S", 0.2 if deaf else 60)
-    trap = "trap '' INT TERM" if deaf else "trap 'exit 9' INT"
-    does = f'touch "$out.qdrep"; {trap}{UNTIL_ENDED}'
-    assert nsys(does, limit_s=0).exit_code == (-signal.SIGKILL if deaf else 9)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_us_ends_nsys_and_is_an_interrupt(nsys, number, once_ready):
-    once_ready.append(lambda: os.kill(os.getpid(), number))
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(KeyboardInterrupt):
-        nsys(f"trap 'touch ended; exit' INT{UNTIL_ENDED}")
+        nsys("trap 'touch ended; exit' INT; touch ready; while true; do sleep 0.02; done")
     assert Path("ended").exists()
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 

@@ -72,23 +72,6 @@ def test_both_trees_have_one_path_and_nothing_is_left(checkout, tmp_path):
     assert (git("status", "--porcelain"), git("branch", "--all"), git("stash", "list")) == state
 
 
-def test_an_interrupt_while_a_tree_is_made_leaves_nothing(checkout, tmp_path, monkeypatch):
-    ask = Repository.ask
-
-    def interrupted(self, *words):
-        done = ask(self, *words)
-        if words[:2] == ("worktree", "add") and words[-2].endswith("-1"):
-            # As if git had been killed before its last step.
-            os.unlink(os.path.join(words[-2], ".git"))
-            raise KeyboardInterrupt
-        return done
-
-    monkeypatch.setattr(Repository, "ask", interrupted)
-    with pytest.raises(KeyboardInterrupt), made(checkout, "v1", "HEAD"):
-        pass
-    assert (left_of(tmp_path), git("worktree", "list").count("\n")) == ([], 1)
-
-
 def test_imports_lead_into_the_tree_and_packages_of_the_environment_stay(checkout, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", str(checkout / "src"), "/elsewhere"])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/lib", str(checkout), "src"]))
@@ -106,15 +89,11 @@ def test_a_script_is_looked_for_in_both_revisions(checkout, tmp_path, monkeypatc
     (tmp_path / "outside.py").touch()
     with made(checkout, "v1", "HEAD") as trees:
         assert trees.target(Target(("train.py", "-x"))).arguments == ("train.py", "-x")
-        whole = trees.target(Target((str(checkout / "train.py"),))).arguments[0]
-        assert whole == str(trees.tree / "train.py")
         assert trees.target(Target(("../outside.py",))).arguments == (str(tmp_path / "outside.py"),)
         with pytest.raises(
             TargetError, match=r"late\.py: it is not in revision v1; .*--share late"
         ):
             trees.target(Target(("late.py",)))
-    with made(checkout, "v1", "HEAD", shared=["new.py"]) as trees:
-        assert trees.target(Target(("new.py",))).arguments == ("new.py",)
 
 
 def test_what_is_no_revision_or_no_repository_is_said(checkout, tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from profstack.errors import RecordingError, UsageError
 from profstack.storage import folder as storage
 from profstack.storage.schema.layer_table import LayerTable, column
 from profstack.storage.schema.recorded import RECORDED, SCHEMA_VERSION
-from profstack.storage.untrusted import Database
 from tests.support.tables import cases
 
 
@@ -78,19 +77,6 @@ def test_a_failed_transaction_leaves_nothing_and_blocks_nothing(folder, writer):
     writer.replace_all({"notes": [{"slug": "new"}], "layers": []})
     found = column_of(folder, "notes", "slug"), column_of(folder, "layers", "name")
     assert found == (["new"], [])
-
-
-def test_a_reader_sees_one_moment_while_slices_are_written(folder, writer, monkeypatch):
-    read = Database.read
-
-    def interrupted(self, table):
-        writer.write({"slices": [{"slice": 7}], "steps": [step(0)]})
-        return read(self, table)
-
-    monkeypatch.setattr(Database, "read", interrupted)
-    tables = storage.read_tables(folder)
-    # All of it is as the reading found it.
-    assert [tables[name][1] for name in ("slices", "steps")] == [[], []]
 
 
 def test_without_the_source_no_text_of_the_script_is_written(folder):
@@ -214,29 +200,6 @@ def test_force_leaves_alone_what_no_run_has_made(folder, tmp_path, name):
     assert (folder / name).read_text() == "mine"
 
 
-def test_a_run_that_recorded_nothing_can_be_replaced_too(folder):
-    assert not storage.is_recording(folder)
-    (folder / "logs" / "run.json").write_text("{}")
-    assert storage.is_recording(folder)
-    create(folder, force=True)
-    # The folder of a layer is known from the options of a run that was killed.
-    (folder / "logs" / "options.json").write_text('{"layers": ["torch"]}')
-    (folder / storage.PROGRESS).touch()
-    (folder / "torch").mkdir()
-    create(folder, force=True)
-    assert [path.name for path in folder.iterdir()] == ["logs"]
-
-
-@pytest.mark.parametrize("inside", ["profstack-runs/rec", "profstack-runs/deep/rec", None])
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path, monkeypatch, inside):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "profstack-runs").touch()
-    with pytest.raises(RecordingError, match="cannot write the recording") as caught:
-        create(inside)
-    assert len(str(caught.value).splitlines()) == 1
-    assert "--output" in caught.value.next_step
-
-
 def test_the_ranks_of_a_launch_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -271,7 +234,3 @@ def test_the_file_of_the_run(folder, monkeypatch):
     facts = storage.run_times(before - 5, 4.5)
     assert (facts["started_at"], facts["duration_s"]) == (storage.iso(before - 5), 4.5)
     assert facts["finished_at"] >= storage.iso(before)
-    assert storage.run_times(1.0, 2.0)["id"] != facts["id"]
-    ends = [tuple(storage.exit_facts(code).items()) for code in (0, 3, -15)]
-    known = ((0, None), (3, None), (None, 15))
-    assert ends == [(("exit_code", code), ("signal", number)) for code, number in known]

@@ -1,6 +1,5 @@
 """The flops layer: rows over the steps that count, the check beside it, and giving way."""
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,23 +93,3 @@ def test_a_profiler_of_the_scripts_own_records_no_counting(monkeypatch):
     monkeypatch.undo()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert wrapper.busy_reason("count") == reason
-
-
-def test_the_check_says_what_to_install(monkeypatch):
-    found = importlib.util.find_spec
-    without = lambda name: None if "flops" in name else found(name)  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", without)
-    monkeypatch.setattr(flops_layer.model_copies, "installed", list)
-    assert "profstack[all]" in str(flops_layer.FlopsWrapper().busy_reason(flops_layer.CHECK))
-
-
-def test_copies_are_counted_for_the_steps_that_count(monkeypatch):
-    asked, note = [], ("flops-uncounted", "fvcore")
-    counted = lambda *given: (asked.append(given), ([{"flop": 5}], [note]))[1]  # noqa: E731
-    monkeypatch.setattr(flops_layer.model_copies, "count", counted)
-    for stamps, left_out in (([0.0] * 6, (1, 3)), ([0.0, 1.0], (0,))):
-        wrapper = begun(flops_layer.CHECK, 5, 2)
-        wrapper.stop()
-        taken = wrapper.take(stamps, {}, left_out)
-        assert (taken.frames["flop_counts"], taken.notes[-1]) == ([{"flop": 5}], note)
-    assert asked == [(2, {}, 3), (2, {}, 1)]

@@ -11,12 +11,9 @@ import pytest
 from mprof import read_mprofile_file
 
 from profstack.layer import SliceContext
-from profstack.readers.memory import lines as memory_lines
 from profstack.readers.memory import memory_profiler as by_tool
-from profstack.readers.memory import readings
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
-from tests.support.commands import fails
 from tests.support.set_memory import HEAP, KEPT, marked, memory_is_set, take
 from tests.support.tables import cases
 
@@ -141,15 +138,7 @@ def test_memory_profilers_own_figures_stand_beside_those_of_the_same_runs(
         assert row.get("memory_profiler_reason") == why
 
 
-def test_an_error_in_memory_profiler_ends_the_layer_and_not_the_script(observe, monkeypatch):
-    monkeypatch.setattr(memory_profiler, "_get_memory", fails(OSError("no /proc")))
-    with pytest.raises(OSError, match="no /proc"):
-        observe(lambda told: KEPT.append(grown(1)), memory_by="memory_profiler")
-    # The error is raised where the slice is taken; the step itself has gone on.
-    assert len(KEPT) == 2
-
-
-def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
+def test_it_gives_way_to_a_trace_function_of_the_script(observe, monkeypatch):
     wrapper = MemoryWrapper()
     assert wrapper.busy_reason("lines") is None
     captured = observe(lambda _: sys.settrace(lambda *_: None))
@@ -161,30 +150,6 @@ def test_a_trace_function_of_the_script_and_what_lacks(observe, monkeypatch):
     assert (slugs(captured), captured.frames) == (["gave-way"], {})
     assert captured.memory_bytes
     sys.settrace(None)
-    assert MemoryWrapper.unavailable_reason() is None
-    monkeypatch.setattr(memory_lines, "find_spec", lambda name: None)
-    assert "memory-profiler" in str(MemoryWrapper.unavailable_reason())
-
-
-def test_slices_without_lines(tmp_path):
-    assert slugs(MemoryWrapper().take([0.0, 1.0], {})) == ["empty-capture"]
-    wrapper = MemoryWrapper()
-    wrapper.start(SliceContext(4, "lines", 1, tmp_path))
-    wrapper.stop()
-    assert slugs(wrapper.take([0.0, 1e-9], {})) == ["no-lines"]
-
-
-def test_where_malloc_does_not_tell_the_growth_of_modules_says_so(observe, monkeypatch):
-    monkeypatch.setattr(readings, "_mallinfo", lambda: (None, "no malloc"))
-
-    def calls(told):
-        told.enter("module", "Net")
-        told.leave("module", "Net")
-
-    captured = observe(calls)
-    assert captured.frames["module_memory"][0]["calls"] == 2
-    text = "memory of modules is growth of the resident set: no malloc"
-    assert ("modules-by-resident-set", text) in captured.notes
 
 
 # Resident set, malloc, device and its peak.

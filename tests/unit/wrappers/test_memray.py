@@ -9,7 +9,6 @@ import pytest
 
 from profstack import layer
 from profstack.wrappers import memray as memray_layer
-from tests.support.commands import fails
 from tests.support.tables import cases
 
 HERE = __file__
@@ -155,15 +154,3 @@ def test_a_command_line_is_masked_or_the_file_not_kept(tool, tmp_path, monkeypat
     assert len(data.artifacts) == (left is not None)
     assert [slug for slug, _ in data.notes] == ([] if left else ["no-memray-file"])
     assert rows(data)[0] == {(HERE, 3): (1, 5, 0)}
-
-
-def test_a_slice_without_allocations_is_empty(tool, tmp_path):
-    for data in (captured(tmp_path), memray_layer.MemrayWrapper().take([0.0, 1.0], {})):
-        assert [slug for slug, _ in data.notes] == ["empty-capture"]
-
-
-def test_it_is_used_on_request_and_says_what_to_install(monkeypatch):
-    # It is used on request alone, and says what to install.
-    assert ("memray" in layer.ON_REQUEST, "memray" in layer.BUILT_IN) == (True, False)
-    monkeypatch.setattr(memray_layer, "import_module", fails(ImportError("no memray")))
-    assert "pip install 'profstack[memray]'" in str(memray_layer.MemrayWrapper.unavailable_reason())

@@ -74,17 +74,7 @@ def test_without_a_listener_ranges_are_emitted_and_under_nsys_it_says_why(observ
     assert (slug, "--trace" in text) == ("no-listener", True)
 
 
-def test_reasons_not_to_be_available(monkeypatch):
-    reason = NvtxWrapper.unavailable_reason
-    assert reason() is None
-    with monkeypatch.context() as patch:
-        patch.setenv("NVTX_DISABLE", "1")
-        assert "NVTX_DISABLE" in reason()
-        patch.setattr("importlib.util.find_spec", lambda name: None)
-        assert "pip install nvtx" in reason()
-
-
-@pytest.mark.parametrize("fails", ["", "start", "synchronize", "stop"])
+@pytest.mark.parametrize("fails", ["", "start", "stop"])
 def test_the_cuda_profiler_stands_round_the_slice(observed, domain, monkeypatch, fails):
     calls = []
 
@@ -101,6 +91,5 @@ def test_the_cuda_profiler_stands_round_the_slice(observed, domain, monkeypatch,
     # What was launched in the slice runs after it. An error costs no range.
     assert calls == (["start"] if fails == "start" else ["start", "synchronize", "stop"])
     assert counted(taken)["step", "step"] == 1
-    called = {"start": "cudaProfilerStart", "stop": "cudaProfilerStop"}
-    name = called.get(fails, "cudaDeviceSynchronize")
+    name = f"cudaProfiler{fails.capitalize()}"
     assert taken.notes == ([("cuda-profiler", f"{name}: not permitted")] if fails else [])
