@@ -6,23 +6,6 @@ from tests.support.browser import choose, column, texts
 from tests.support.comparisons import comparison
 
 
-def test_rows_have_both_sides_and_can_be_chosen(opened):
-    page = opened(comparison(), at="modules")
-    box = "#table-modules"
-    names = ["Net.body.linear1", "Net.norm", "Net.body.linear2", "(optimizer)", "Net.scale"]
-    assert column(page, box, 1)[:5] == names
-    assert [column(page, box, at)[0] for at in (2, 3, 4, 5)] == [
-        "600 µs", "400 µs", "−200 µs", "0.67 × −33 %"]  # fmt: skip
-    assert [column(page, box, at)[1] for at in (2, 3, 4, 6)] == ["150 µs", "–", "−150 µs", "gone"]
-    choose(page, box, "moved, gone or new, 3")
-    assert column(page, box, 6) == ["gone", "new", "moved"]
-    assert texts(page, f"{box} .was") == ["was Net.classifier"]
-    # A row of the first view leads to its own.
-    page.go("overview")
-    page.click("#tops .top a[href*='linear2']")
-    assert texts(page, "tr.marked td:first-child") == ["Net.body.linear2"]
-
-
 def test_modules_are_as_wide_as_their_larger_side_and_coloured_by_their_difference(opened):
     page = opened(comparison(), at="modules")
     page.wait_for("document.querySelector('.plot[data-drawn]')")
@@ -49,3 +32,20 @@ def test_modules_are_as_wide_as_their_larger_side_and_coloured_by_their_differen
     }
     assert {name: drawn[name] for name in wanted} == wanted
     assert drawn["scale"][1] == slower, "what is new is slower"
+
+
+def test_rows_have_both_sides_and_can_be_chosen(opened):
+    page = opened(comparison(), at="modules")
+    box = "#table-modules"
+    names = ["Net.body.linear1", "Net.norm", "Net.body.linear2", "(optimizer)", "Net.scale"]
+    assert column(page, box, 1)[:5] == names
+    assert [column(page, box, at)[0] for at in (2, 3, 4, 5)] == [
+        "600 µs", "400 µs", "−200 µs", "0.67 × −33 %"]  # fmt: skip
+    assert [column(page, box, at)[1] for at in (2, 3, 4, 6)] == ["150 µs", "–", "−150 µs", "gone"]
+    choose(page, box, "moved, gone or new, 3")
+    assert column(page, box, 6) == ["gone", "new", "moved"]
+    assert texts(page, f"{box} .was") == ["was Net.classifier"]
+    # A row of the first view leads to its own.
+    page.go("overview")
+    page.click("#tops .top a[href*='linear2']")
+    assert texts(page, "tr.marked td:first-child") == ["Net.body.linear2"]
