@@ -1,4 +1,4 @@
-"""Processes of their own: one run of everything a script may do, and plans that once crashed."""
+"""Processes of their own: one run of everything a script may do, children, the early page."""
 
 import gzip
 import json
@@ -10,28 +10,6 @@ from profstack.storage.folder import PAGE_MARKER
 from tests.support.agreement import contradictions
 from tests.support.processes import run_python
 from tests.support.recorded_runs import SGD, TRAIN, report_of, rows_of
-
-IN_A_PROCESS = """
-import sys
-from pathlib import Path
-from profstack.capture.run import shared_modes
-from tests.support.engine import Bench, Training
-layers = ["cprofile", "torch"]
-# The second ends inside a slice of torch: the shared one is the second step.
-for whole, plans in ((shared_modes(layers, "whole"), [(0, 30)]), ((), [(0, 11), (1, 20)])):
-    Training.optimizers.clear()
-    one = Bench(Path(sys.argv[1]) / str(len(plans)), layers)
-    one.engine.begin(whole=whole)
-    for number, steps in plans:
-        (Training(number) if number else Training()).run(steps)
-    one.engine.finish()
-    print(len(one.steps), sum(row["mode"] == "whole" for row in one.slices))
-"""
-
-
-def test_a_plan_that_begins_in_a_slice_of_torch_does_not_crash(tmp_path):
-    """In a process of its own: torch writes a range's end into freed memory, or does not."""
-    assert run_python("-c", IN_A_PROCESS, tmp_path).stdout == "30 0\n31 0\n"
 
 
 def test_a_run_records_the_regions_of_its_script(recorded_run):

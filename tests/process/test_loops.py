@@ -1,6 +1,5 @@
 """A script that warms up and then measures: the page is of the loop that it measures."""
 
-from tests.support.processes import run_python
 from tests.support.recorded_runs import report_of
 
 SCRIPT = """\
@@ -16,15 +15,10 @@ with torch.no_grad():
 FAST = ("--layers", "cprofile,flops", "--no-peaks", "-q", "--rounds", "1", "--final-s", "0.05")
 
 
-def run(folder, *options):
-    (folder / "bench.py").write_text(SCRIPT)
-    words = ("-m", "profstack", "run", "-o", "rec", *FAST, *options, "bench.py")
-    done = run_python(*words, code=None, cwd=folder)
-    return done, None if done.returncode else report_of(folder / "rec")
-
-
-def test_the_page_is_of_the_loop_that_is_measured(tmp_path):
-    _, report = run(tmp_path)
+def test_the_page_is_of_the_loop_that_is_measured(run_profstack, tmp_path):
+    (tmp_path / "bench.py").write_text(SCRIPT)
+    run_profstack(["run", "-o", "rec", *FAST, "bench.py"])
+    report = report_of(tmp_path / "rec")
     loops = {row["place"]: row for row in report["step"]["loops"]}
     assert [(row["steps"], row["reported"]) for row in loops.values()] == [(12, False), (300, True)]
     assert ([*loops], report["step"]["count"]) == (["bench.py:5", "bench.py:8"], 300)
@@ -34,18 +28,3 @@ def test_the_page_is_of_the_loop_that_is_measured(tmp_path):
     counted = report["benchmark"]["counted_steps"]
     assert counted
     assert min(counted) >= 12
-
-
-def test_slices_begin_where_the_user_says(tmp_path):
-    _, report = run(tmp_path, "--begin-at", "bench.py:6")
-    observed = [row["first_step"] for row in report["slices"] if row["layer"]]
-    assert observed
-    assert min(observed) >= 12
-    assert report["step"]["count"] == 300
-    assert not [each for each in report["warnings"] if each["slug"] == "begin-at"]
-
-
-def test_a_place_in_another_file_is_refused(tmp_path):
-    done, _ = run(tmp_path, "--begin-at", "other.py:3")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "other.py" in done.stderr
