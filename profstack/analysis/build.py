@@ -103,6 +103,8 @@ def table_reason(name: str, layers: Iterable[schema.LayerFacts], *, has_device: 
         return f"{lacking}; next: {command}" if command else lacking
     if name in ("kernels", "gaps") and not has_device:
         return _NO_DEVICE
+    if name == "collectives":
+        return "no collective was seen: gloo, NCCL and others name theirs"
     return _NOT_SEEN
 
 
@@ -282,6 +284,7 @@ def _tables(
         "threads": threads.threads(recorded, clean),
         "launches": operators.launches(recorded, torch),
         "gaps": operators.gaps(recorded, torch),
+        "collectives": operators.collectives(recorded, torch),
         "regions": operators.regions(recorded, torch),
         "ranges": operators.ranges(recorded, selections.get("nvtx")),
         "watch": watch.watch_rows(recorded),

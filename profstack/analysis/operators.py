@@ -1,4 +1,4 @@
-"""The tables of operators, kernels, launches, gaps and named ranges."""
+"""The tables of operators, kernels, launches, gaps, collectives and named ranges."""
 
 from __future__ import annotations
 
@@ -133,6 +133,22 @@ def gaps(recorded: Recorded, timed: Selection | None) -> list[schema.GapRow]:
         row["longest_s"] = float(longest["longest_s"])
         row["after"], row["before"] = (_place(recorded, longest, at) for at in ("after", "before"))
     return table_rows("gaps", sorted(rows, key=lambda row: -(row["total_s"] or 0.0)))
+
+
+def collectives(recorded: Recorded, timed: Selection | None) -> list[schema.CollectiveRow]:
+    """Rows of `collectives`, the longest time first; what other ranks tell is null."""
+    frame = recorded.rows("collectives", timed)
+    frame = frame.assign(calls=1, wall_s=frame["ended_s"] - frame["started_s"])
+    columns = ("calls", "wall_s", "hidden_s")
+    rows = list(recorded.step_rows(frame, timed, ["name", "bytes"], columns, largest="wall_s"))
+    for row in rows:
+        row["bytes"] = whole(row["bytes"])
+        row.update(dict.fromkeys(_OF_SEVERAL))
+    return table_rows("collectives", rows)
+
+
+# Columns that a rank alone cannot tell.
+_OF_SEVERAL = ("skew_s", "transfer_s", "bytes_per_s", "last_rank", "last_share")
 
 
 def _place(recorded: Recorded, gap: pd.Series[Any], side: str) -> str | None:

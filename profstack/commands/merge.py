@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection
 
+    from profstack.ranks.collectives import Call
     from profstack.storage.schema.report import Report
 
 HELP = "Write one page of all ranks of a launch: who makes whom wait, and why."
@@ -60,7 +61,19 @@ def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Repo
         names = [each.name for each in rank_folders(folder)]
         if not names:
             raise RecordingError("no rank has a recording", where=str(folder), next_step=_NEXT_STEP)
-        return merged(names, lambda name: files.load(folder / name), recorded)
+        return merged(
+            names,
+            lambda name: files.load(folder / name),
+            recorded,
+            lambda name: _calls(folder / name),
+        )
+
+
+def _calls(folder: Path) -> list[Call]:
+    """Return the collectives of a rank; none where its report came without its recording."""
+    from profstack.ranks.collectives import read_calls
+
+    return read_calls(folder) if (folder / DATABASE).is_file() else []
 
 
 def write_merged(folder: Path, recorded: Collection[int] | None = None) -> Path:

@@ -494,6 +494,13 @@ WARNINGS: dict[str, str] = {
     "findings-failed": "a family of findings ended with an error: what it would have found is "
     "missing",
     "verdict-failed": "the verdict or the step's bar could not be worked out because of an error",
+    # -- several ranks --
+    "rank-ended": "a rank did not come to its end by itself",
+    "rank-missing": "a rank that was to record left no report",
+    "collectives-differ": "ranks called different collectives in one step: of one group that is a "
+    "mistake, of several it may be meant",
+    "ranks-differ": "the ranks' work is not the same: where ranks hold parts of one model, that is "
+    "meant",
     # -- how far the clean time is to be trusted --
     "profiled-steps": "the steps are those of an imported trace: their times are its profiler's, "
     "and there is no clean one",
@@ -562,6 +569,7 @@ WARNINGS: dict[str, str] = {
     "regions-unread": "the work inside regions could not be worked out",
     "ranges-untimed": "ranges of `nvtx.start_range` overlapped and nothing told them apart",
     "launches-unread": "launches and gaps could not be worked out",
+    "collectives-unread": "the collectives of the steps could not be worked out",
     # -- imported traces --
     "trace-left-out": "events of an imported trace could not be read: the text counts them and "
     "their time",

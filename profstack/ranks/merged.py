@@ -22,6 +22,7 @@ from profstack.compare.inequalities import step_flop
 from profstack.compare.places import Places
 from profstack.compare.sides import Side
 from profstack.findings.reading import source_line
+from profstack.ranks.collectives import Call, Meetings, meetings, mismatch
 from profstack.ranks.straggler import (
     LEAST_LATE,
     OWN_TIMES,
@@ -31,6 +32,7 @@ from profstack.ranks.straggler import (
     lateness,
     straggler,
 )
+from profstack.storage.schema import rank_rows
 from profstack.storage.schema.rank_rows import (
     RankPartRow,
     RankRow,
@@ -47,11 +49,12 @@ from profstack.storage.schema.report import (
     Tables,
     Verdict,
 )
-from profstack.units import format_count, format_seconds, format_share
+from profstack.storage.schema.rows import CollectiveRow
+from profstack.units import format_bytes, format_count, format_seconds, format_share
 
 # Columns of the picture of steps by rank.
 MOST_BINS = 120
-_JOINED = frozenset(RankTables.__annotations__)
+_JOINED = frozenset(("collectives", *RankTables.__annotations__))
 # Ranks whose work differs by less do the same.
 _SAME_WORK = 0.01
 
@@ -60,11 +63,13 @@ def merged(
     names: Sequence[str],
     read: Callable[[str], Report],
     recorded: Collection[int] | None = None,
+    calls: Callable[[str], Sequence[Call]] = lambda _: (),
 ) -> Report:
     """Return the report of several ranks, by the names of their folders.
 
     `read` reads the report in a folder; few are held at once, since of each rank the joined tables
-    need little. `recorded` are the ranks that were to record; None for all of the launch.
+    need little. `recorded` are the ranks that were to record; None for all of the launch. `calls`
+    reads the collectives of the rank in a folder.
     """
     ranks = []
     for name in names:
@@ -76,6 +81,8 @@ def merged(
     report = copy.copy(read(shown.folder))
     missing = _missing(ranks, recorded)
     own = [rank.own_s for rank in ranks if rank.own_s is not None]
+    called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
+    met = meetings(called, {rank.number: rank.report["run"].get("node") for rank in ranks})
     report["ranks"] = {
         "count": len(ranks),
         "world_size": shown.report["run"]["world_size"],
@@ -83,12 +90,14 @@ def merged(
         "shown": shown.number,
         "straggler": found,
         "spread_s": max(own) - min(own) if len(own) > 1 else None,
+        "collectives": None if met is None else met.facts(met.met),
     }
     places = _places(ranks, found, read)
     tables = copy.copy(report["tables"])
     tables["ranks"] = list(_rank_rows(ranks, places, missing))
     tables["rank_parts"] = list(_part_rows(ranks))
     tables["rank_steps"] = list(_step_rows(ranks))
+    tables["collectives"] = _with_meetings(tables["collectives"], met)
     tables["artifacts"] = [
         {**row, "path": str(PurePath(shown.folder, row["path"]))} for row in tables["artifacts"]
     ]
@@ -96,12 +105,53 @@ def merged(
     joined = cast("Tables", {name: tables.get(name, []) if name in _JOINED else []
                              for name in REPORT})  # fmt: skip
     lacking = columns_reason(joined, report["layers"], has_device=False)
-    report["columns_reason"] = {**report["columns_reason"], **lacking}
+    # What the shown rank alone did not know is known now.
+    of_one = {
+        key: reason
+        for key, reason in report["columns_reason"].items()
+        if key.partition(".")[0] not in _JOINED
+    }
+    report["columns_reason"] = {**of_one, **lacking}
     report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
     report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
+    if text := mismatch(called):
+        report["warnings"].insert(0, {"slug": "collectives-differ", "text": text})
     lost = _mismatch(ranks, read), _ended(ranks, missing)
-    report["verdict"] = _verdict(ranks, shown, found, places, lost)
+    words = "" if met is None else _meeting_words(met.facts(met.met), tables["collectives"])
+    report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
     return report
+
+
+def _with_meetings(rows: Sequence[CollectiveRow], met: Meetings | None) -> list[CollectiveRow]:
+    """Return the shown rank's rows with what all ranks together tell of them."""
+    if met is None:
+        return list(rows)
+    found = []
+    for row in rows:
+        if own := met.of((row["name"], row["bytes"])):
+            facts = met.facts(own)
+            row = {
+                **row,
+                "skew_s": facts["skew_s"],
+                "transfer_s": facts["transfer_s"],
+                "bytes_per_s": facts["bytes_per_s"],
+                "last_rank": facts["last_rank"],
+                "last_share": facts["last_share"],
+            }
+        found.append(row)
+    return found
+
+
+def _meeting_words(facts: rank_rows.Meetings, rows: Sequence[CollectiveRow]) -> str:
+    """Return what a step's collectives are made of, as a sentence after another one."""
+    rate, whole_s = facts["bytes_per_s"], sum(row["wall_s"] or 0.0 for row in rows)
+    moved = f" ({format_bytes(rate)}/s)" if rate is not None else ""
+    beside = sum(row["hidden_s"] or 0.0 for row in rows) / whole_s if whole_s > 0.0 else 0.0
+    return (
+        f" In a step's collectives a rank waits {format_seconds(facts['skew_s'])} for the last one "
+        f"to come, and the transfer then takes {format_seconds(facts['transfer_s'])}{moved}; "
+        f"operators run beside {format_share(beside)} of their time."
+    )
 
 
 # Tables of a rank that the joined ones need.
@@ -317,8 +367,12 @@ def _verdict(
     found: Straggler | None,
     places: Mapping[int, Place],
     lost: tuple[str, Sequence[ReportWarning]],
+    meeting_words: str,
 ) -> Verdict | None:
-    """Return the verdict on all ranks: the straggler's own, with whom it makes wait before it."""
+    """Return the verdict on all ranks: the straggler's own, with whom it makes wait before it.
+
+    `meeting_words` is the sentence on collectives, for where no rank makes the others wait.
+    """
     own = shown.report["verdict"]
     if own is None:
         return None
@@ -332,7 +386,7 @@ def _verdict(
     if len(ranks) == 1:
         return {**own, "sentence": first + own["sentence"]}
     if found is None:
-        said = f"{_nobody(ranks)} Rank {shown.number}: {own['sentence']}"
+        said = f"{_nobody(ranks)}{meeting_words} Rank {shown.number}: {own['sentence']}"
         return {**own, "sentence": first + said}
     words = _late_words(ranks, shown, found)
     place = places.get(shown.number)

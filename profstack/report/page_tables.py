@@ -140,6 +140,7 @@ HEAVIEST = {
     "regions": "wall_s",
     "peak_holders": "bytes",
     "gaps": "total_s",
+    "collectives": "wall_s",
     "ranks": "late_s",
     "nsys_stats": "total_s",
     "nsys_kernels": "device_s",

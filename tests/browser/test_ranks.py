@@ -35,6 +35,23 @@ def test_bars_are_on_one_scale_and_name_own_time_and_waits(lab):
     assert lab.all(".rank-row:nth-child(3)") == ["rank 2it left no report– own –, waits –"]
 
 
+def test_collectives_have_the_wait_for_the_last_rank_beside_the_transfer(lab):
+    report = of_ranks(2)
+    lab.view(page_of(report), "ranks")
+    cells = lab.all("#meeting-table tbody td")
+    assert [one for one in cells if one in ("586 KiB", "16.5 ms", "2.00 ms", "75 %")] == [
+        "586 KiB", "16.5 ms", "2.00 ms", "75 %"]  # fmt: skip
+    [lead] = lab.all("#meeting-lead")
+    assert "Rank 1 comes last in 75 % of them" in lead
+    assert "they may be 40.0 µs apart" in lead
+    report["ranks"]["collectives"] = None
+    lab.view(page_of(report), "ranks")
+    assert "No step that all ranks recorded" in lab.all("#meeting-lead")[0]
+    report["tables"]["collectives"] = []
+    lab.view(page_of(report), "ranks")
+    assert lab.all("#rank-collectives") == []
+
+
 def test_the_map_has_a_colour_for_each_figure_and_is_read_by_keys(lab):
     lab.view(page_of(of_ranks(2, steps=4)), "ranks")
     # Square roots of 1, 4, 9 and 16 parts of the largest on 12 levels; a rank not late is as 0.

@@ -4,6 +4,7 @@ import json
 import os
 
 from profstack.units import format_seconds
+from tests.support.tables import of
 
 SCRIPT = """
 import os, sys, time
@@ -59,6 +60,11 @@ def test_the_page_of_two_ranks_names_the_one_that_makes_the_other_wait(run_profs
     assert row["file"] == str(tmp_path / "train.py")
     # The function's first line, or the one in it that takes the time.
     assert SCRIPT.splitlines()[row["line"] - 1].strip() in ("time.sleep(0.003)", GET_ITEM)
+    # One bucket of all parameters; the late rank sleeps 24 ms, of which the mean rank waits half.
+    [row] = report["tables"]["collectives"]
+    assert of(row, "name bytes calls last_rank") == ["gloo:all_reduce", 4 * (16 * 4 + 4), 1.0, 1]
+    assert row["skew_s"] > 0.008
+    assert row["last_share"] > 0.5
     shown = run_profstack(["show", "out"]).stdout
     words = f"Rank 1 makes the other rank wait {format_seconds(found['late_s'])} of each step"
     assert words in " ".join(shown.split())

@@ -18,6 +18,8 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
         "straggler": {"rank": straggler, "late_s": own[straggler] - _OWN_S, "since_step": None,
             "rare": None, "whole_node": False},
         "spread_s": max(own.values()) - min(own.values()),
+        "collectives": {"skew_s": 0.0165, "transfer_s": 0.002, "bytes_per_s": 3e8, "last_rank": 1,
+            "last_share": 0.75, "clock_error_s": 4e-5},
     }  # fmt: skip
     report["run"] |= {"rank": straggler, "world_size": count, "recorded_ranks": count}
     tables["ranks"] = [_rank(rank, own, straggler) for rank in range(count)]
@@ -33,6 +35,11 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
             late_s=0.003 * (at + 1) ** 2 if rank == straggler else None)
         for rank in there for at in range(steps)
     ]  # fmt: skip
+    tables["collectives"] = [row(
+        "collectives", name="gloo:all_reduce", bytes=600_000, calls=1.0, wall_s=0.03,
+        hidden_s=0.004, skew_s=0.0165, transfer_s=0.002, bytes_per_s=3e8, last_rank=1,
+        last_share=0.75,
+    )]  # fmt: skip
     report["columns_reason"] |= {"rank_steps.cpu_s": "too short to read", "ranks.ended": "none did"}
     report["cells_reason"] |= {"rank_steps.late_s": "never late", "ranks.step_s": "no report"}
     return report

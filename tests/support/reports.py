@@ -216,7 +216,7 @@ def _memory(slices, steps):
 # Tables that a run without the layers that fill them has empty.
 _LATER = (
     "kernels", "regions", "ranges", "watch", "outliers", "flops", "memory_owners", "peak_holders",
-    "call_paths", "threads", "launches", "gaps", "module_lines", *REPORT_OF_NSYS,
+    "call_paths", "threads", "launches", "gaps", "collectives", "module_lines", *REPORT_OF_NSYS,
     *RankTables.__annotations__,
 )  # fmt: skip
 

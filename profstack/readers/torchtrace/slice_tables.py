@@ -15,6 +15,7 @@ import numpy as np
 from profstack.guard import Guard
 from profstack.readers.flops.recorded_shapes import CountedEvents, count_events, flop_records
 from profstack.readers.torchtrace.attribution import Attribution, module_records
+from profstack.readers.torchtrace.collectives import collective_records
 from profstack.readers.torchtrace.launches import launch_records
 from profstack.readers.torchtrace.operators import (
     kernel_records,
@@ -72,6 +73,10 @@ def slice_tables(owned: Attribution, observed: ObservedSlice) -> tuple[Frames, N
     with noting(notes, "launches-unread", "no launches and gaps"):
         frames["launches"], frames["gaps"] = launch_records(
             owned, index, observed.kernels, observed.runtime
+        )
+    with noting(notes, "collectives-unread", "no collectives"):
+        frames["collectives"] = collective_records(
+            owned, index, observed.kernels, shapes=observed.shapes
         )
     return frames, notes
 

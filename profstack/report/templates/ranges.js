@@ -44,9 +44,10 @@ import { drop, linkTo } from "./views.js";
 export const rangesView = {
   id: "ranges",
   title: "Ranges and launches",
-  needs: ["regions", "ranges", "launches", "gaps"],
+  needs: ["regions", "ranges", "collectives", "launches", "gaps"],
   parts: [
     ["regions", drawRegions],
+    ["collectives", drawCollectives],
     ["nvtx-ranges", drawRanges],
     ["launches", drawLaunches],
     ["nsys-hint", drawNsysHint],
@@ -261,6 +262,25 @@ function gapCell(value, _record, column) {
           linkTo("modules", value.slice(at + 4), value.slice(at + 4)),
         ];
   return el("td", { class: "text", title: value }, words);
+}
+
+// ---------- Collectives ----------
+
+function drawCollectives(page) {
+  if (page.tables.collectives) collectiveTable(page, byId("collective-table"));
+  else drop("collectives");
+}
+
+// The table of collectives, which the view of ranks has too.
+export function collectiveTable(page, box) {
+  makeTable(box, {
+    table: page.tables.collectives,
+    name: "collectives",
+    sort: { key: "wall_s", direction: -1 },
+    bars: ["wall_s", "skew_s", "transfer_s"],
+    barColour: "var(--backward)",
+    first: ["name", "bytes", "calls", "wall_s", "hidden_s", "skew_s", "transfer_s", "bytes_per_s"],
+  });
 }
 
 // ---------- Emitted NVTX ranges ----------

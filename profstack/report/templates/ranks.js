@@ -11,6 +11,7 @@ import {
   el,
   figure,
   fileLink,
+  formatPercent,
   formatSeconds,
   formatWhole,
   hideTip,
@@ -26,17 +27,20 @@ import {
   term,
 } from "./dom.js";
 import { partsBar } from "./overview.js";
+import { collectiveTable } from "./ranges.js";
 import { asRecords, columnOf, makeTable, placeCell, plainCell, whyEmpty } from "./table.js";
+import { drop } from "./views.js";
 
 export const ranksView = {
   id: "ranks",
   title: "Ranks",
-  needs: ["ranks", "rank_parts", "rank_steps", "sources"],
+  needs: ["ranks", "rank_parts", "rank_steps", "collectives", "sources"],
   has: (page) => Boolean(page.facts.ranks),
   parts: [
     ["rank-sentence", drawSentence],
     ["rank-bars", drawBars],
     ["rank-steps", drawSteps],
+    ["rank-collectives", drawMeetings],
     ["rank-table", drawRanks],
   ],
 };
@@ -70,6 +74,35 @@ function drawSentence(page) {
       " apart. All other views show the figures of rank " + ranks.shown + " alone.",
     ),
   ]);
+}
+
+// ---------- Collectives ----------
+
+function drawMeetings(page) {
+  const met = page.facts.ranks.collectives;
+  if (!page.tables.collectives) {
+    drop("rank-collectives");
+    return;
+  }
+  append(byId("meeting-lead"), [
+    "Calls in which the ranks meet, per step; calls and times of their work are rank " +
+      page.facts.ranks.shown +
+      "'s. ",
+    met
+      ? "What a rank waits before the last one has come, and the transfer after that, are of the " +
+        "steps that all ranks recorded. Rank " +
+        met.last_rank +
+        " comes last in " +
+        formatPercent(met.last_share) +
+        " of them." +
+        (met.clock_error_s
+          ? " The machines' clocks were put together by the ends of collectives; they may be " +
+            formatSeconds(met.clock_error_s) +
+            " apart."
+          : "")
+      : "No step that all ranks recorded has the same ones.",
+  ]);
+  collectiveTable(page, byId("meeting-table"));
 }
 
 // ---------- The step of each rank ----------

@@ -121,6 +121,17 @@ class Straggler(TypedDict):
     whole_node: Annotated[bool, "all ranks of its machine are late like it"]
 
 
+class Meetings(TypedDict):
+    """Collectives that all ranks made, in the steps that all recorded; times are per step."""
+
+    skew_s: Annotated[float, "waiting for the last rank to come, mean of the ranks, seconds"]
+    transfer_s: Annotated[float, "from then to the end on most ranks, seconds"]
+    bytes_per_s: Annotated[Figure, "bytes of a rank over that time; null where sizes are unknown"]
+    last_rank: Annotated[int, "the rank that came last most often"]
+    last_share: Annotated[float, "in which share of them it came last"]
+    clock_error_s: Annotated[float, "how far clocks of machines may still be apart, seconds"]
+
+
 class RanksFacts(TypedDict):
     """What a report of several ranks is made of."""
 
@@ -130,3 +141,6 @@ class RanksFacts(TypedDict):
     shown: Annotated[int, "rank whose own figures and tables the report shows"]
     straggler: Annotated[Straggler | None, "the rank that makes the others wait; null: none does"]
     spread_s: Annotated[Figure, "largest less smallest own time; null where not known"]
+    collectives: Annotated[
+        Meetings | None, "collectives that were matched; null: no step of all ranks has any"
+    ]

@@ -401,6 +401,14 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "before_operator TEXT operator whose kernel began after it",
         "before_module_id INTEGER module of that operator, or null",
     ),
+    "collectives": columns(
+        "step INTEGER number of the step in its slice, from 0",
+        "name TEXT collective, with the backend that does it",
+        "bytes INTEGER bytes of its tensors on this rank; null where inputs were not recorded",
+        "started_s REAL when its work began, in Unix time: exact to a quarter of a microsecond",
+        "ended_s REAL when it had ended, in Unix time",
+        "hidden_s REAL time in it in which operators ran beside it",
+    ),
 }
 
 # --- Tables of Nsight Systems ---------------------------------------------------------------------

@@ -986,6 +986,7 @@ class JoinedTables(TypedDict):
     threads: Annotated[list[rows.ThreadRow], layer("step clock")]
     launches: Annotated[list[rows.LaunchRow], given_by("torch")]
     gaps: Annotated[list[rows.GapRow], given_by("torch")]
+    collectives: Annotated[list[rows.CollectiveRow], given_by("torch")]
     regions: Annotated[list[rows.RegionRow], layer("torch")]
     ranges: Annotated[list[rows.RangeRow], given_by("nvtx")]
     watch: Annotated[list[rows.WatchRow], given_by("watch")]

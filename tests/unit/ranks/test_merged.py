@@ -4,15 +4,18 @@ import copy
 
 import pytest
 
+from profstack.ranks.collectives import Call
 from profstack.ranks.merged import MOST_BINS, merged
 from tests.support.launches import CLEAN, launch
-from tests.support.tables import missing, of, rows_of
+from tests.support.tables import missing, near, of, rows_of
+
+MIB = 1 << 20
 
 
-def joined(ranks, recorded=None):
+def joined(ranks, recorded=None, calls=lambda _: ()):
     """The report of all; a report that was read is changed by nobody."""
     kept = {rank.folder: copy.deepcopy(rank.report) for rank in ranks}
-    report = merged([*kept], kept.__getitem__, recorded)
+    report = merged([*kept], kept.__getitem__, recorded, calls)
     assert kept == {rank.folder: rank.report for rank in ranks}
     return report
 
@@ -94,6 +97,36 @@ def test_equal_ranks_have_no_straggler_and_the_words_say_what_collectives_cost()
     ranks[0].report["verdict"]["evidence"] = ranks[1].report["verdict"]["evidence"] = []
     assert said(ranks).startswith("Of 3 ranks it is not known how long they wait for each other.")
     assert said(ranks[2:], recorded=[2]) == "Of 2."
+
+
+def test_collectives_of_all_ranks_are_said_and_stand_beside_the_shown_ranks_own():
+    def call(begin, end, step=4):
+        return Call(step, "gloo:all_reduce", 4 * MIB, begin, end)
+
+    ranks = launch(2, noise=0.0, traced={})
+    calls = {"rank-00000": [call(1.0, 1.032)], "rank-00001": [call(1.024, 1.032)]}
+    own = {"name": "gloo:all_reduce", "calls": 1.0, "wall_s": 0.032, "hidden_s": 0.008}
+    own |= dict.fromkeys(("skew_s", "transfer_s", "bytes_per_s", "last_rank", "last_share"))
+    report = ranks[0].report
+    report["tables"]["collectives"] = [own | {"bytes": 4 * MIB}, own | {"bytes": 8}]
+    report["columns_reason"] = {"collectives.skew_s": "of one alone", "steps.cpu_s": "too short"}
+    found = joined(ranks, calls=calls.__getitem__)
+    assert found["verdict"]["sentence"].endswith(
+        " In a step's collectives a rank waits 12.0 ms for the last one to come, and the transfer "
+        "then takes 8.00 ms (500 MiB/s); operators run beside 25 % of their time. Rank 0: Of 0."
+    )
+    matched, alone = found["tables"]["collectives"]
+    columns = "skew_s transfer_s bytes_per_s last_rank last_share"
+    assert of(matched, columns) == near(0.012, 0.008, 500 * MIB, 1, 1.0)
+    assert alone == report["tables"]["collectives"][1]
+    assert found["ranks"]["collectives"]["skew_s"] == pytest.approx(0.012)
+    assert "collectives.skew_s" not in found["columns_reason"]
+    assert "no step that all ranks" in found["cells_reason"]["collectives.skew_s"]
+    assert found["columns_reason"]["steps.cpu_s"] == "too short"
+    calls["rank-00001"].append(call(1.1, 1.2))
+    told = joined(ranks, calls=calls.__getitem__)["warnings"][0]
+    assert told["slug"] == "collectives-differ"
+    assert told["text"].startswith("in step 4 ")
 
 
 def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():

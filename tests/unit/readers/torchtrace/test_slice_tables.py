@@ -13,6 +13,7 @@ def test_what_was_not_recorded_has_neither_tables_nor_figures():
     owned = attribute(read_host(EVENTS), [0, 1000], bool)
     plain, notes = slice_tables(owned, ObservedSlice(4, (), shapes=False, memory=False))
     always = {"module_times", "operators", "kernels", "region_work", "launches", "gaps"}
+    always |= {"collectives"}
     assert (notes, plain.keys()) == ([], always)
     assert {row["slice"] for rows in plain.values() for row in rows} == {4}
     assert plain["region_work"][0]["flop"] is plain["region_work"][0]["host_net_bytes"] is None

@@ -1,0 +1,230 @@
+"""Collectives matched across ranks: who comes last, how long others wait, how fast it then goes.
+
+Calls of several ranks are one collective where they are of one step, have one name and one size,
+and the same turn among the calls of that name and size. What a rank waits before the last one has
+come is *skew*, the rest *transfer*. Ranks of one machine read one clock. Clocks of several are put
+together by the ends of collectives that all ranks leave at about the same moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+
+from profstack.storage.folder import read_tables
+from profstack.storage.schema import rank_rows
+from profstack.units import format_bytes
+
+
+class Call(NamedTuple):
+    """One call of one rank; times in seconds of Unix time."""
+
+    step: int
+    name: str
+    bytes: int | None
+    started_s: float
+    ended_s: float
+
+
+Calls = Mapping[int, Sequence[Call]]
+# Name and size.
+Key = tuple[str, int | None]
+
+
+def read_calls(folder: Path) -> list[Call]:
+    """Return the collectives of a rank's recording; those of the first round only if alone.
+
+    Raise RecordingError where there is no recording that can be read.
+    """
+    tables = read_tables(folder, ("slices", "collectives"))
+    names, rows = tables["slices"]
+    slices = {row[names.index("slice")]: dict(zip(names, row, strict=True)) for row in rows}
+    names, rows = tables["collectives"]
+    calls = [dict(zip(names, row, strict=True)) for row in rows]
+    calls = [call for call in calls if call["slice"] in slices and call["name"] is not None]
+    late = [call for call in calls if (slices[call["slice"]]["round"] or 0) > 1]
+    return [
+        Call(
+            (slices[call["slice"]]["first_step"] or 0) + (call["step"] or 0),
+            *(call[name] for name in Call._fields[1:]),
+        )
+        for call in late or calls
+        if call["started_s"] is not None and call["ended_s"] is not None
+    ]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A collective that all ranks made: begin and end of each, by rank."""
+
+    key: Key
+    spans: Mapping[int, tuple[float, float]]
+
+    @property
+    def last(self) -> int:
+        """The rank that came last."""
+        return max(self.spans, key=lambda rank: self.spans[rank][0])
+
+    @property
+    def skew_s(self) -> float:
+        """How long the ranks waited for the last one to come, on average."""
+        latest = self.spans[self.last][0]
+        return fmean(latest - start for start, _ in self.spans.values())
+
+    @property
+    def transfer_s(self) -> float:
+        """From the moment at which all had come to the end on most ranks."""
+        latest = self.spans[self.last][0]
+        return max(median(end for _, end in self.spans.values()) - latest, 0.0)
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """All collectives of the steps that every rank recorded.
+
+    `clock_error_s` is how far the machines' clocks may be apart after they were put together.
+    """
+
+    steps: int
+    met: Sequence[Meeting]
+    clock_error_s: float
+
+    def of(self, key: Key) -> list[Meeting]:
+        """Return those of one name and size."""
+        return [each for each in self.met if each.key == key]
+
+    def facts(self, met: Sequence[Meeting]) -> rank_rows.Meetings:
+        """Return the figures of some of them per step."""
+        sizes = [each.key[1] for each in met]
+        known = [size for size in sizes if size is not None]
+        transfer_s = sum(each.transfer_s for each in met)
+        moved = sum(known) if len(known) == len(sizes) else None
+        last, times = Counter(each.last for each in met).most_common(1)[0]
+        return {
+            "skew_s": sum(each.skew_s for each in met) / self.steps,
+            "transfer_s": transfer_s / self.steps,
+            "bytes_per_s": moved / transfer_s if moved and transfer_s > 0.0 else None,
+            "last_rank": last,
+            "last_share": times / len(met),
+            "clock_error_s": self.clock_error_s,
+        }
+
+
+def meetings(calls: Calls, nodes: Mapping[int, int | None]) -> Meetings | None:
+    """Return the collectives of all ranks; None where no step of all ranks has the same ones.
+
+    `nodes` are the numbers of the ranks' machines; ranks without one share a machine.
+    """
+    steps = _common(calls)
+    by_rank = {rank: _in_turn(calls[rank]) for rank in calls}
+    found: dict[tuple[int, Key, int], dict[int, tuple[float, float]]] = defaultdict(dict)
+    for rank, turns in by_rank.items():
+        for turn, call in turns.items():
+            found[turn][rank] = call.started_s, call.ended_s
+    whole = {
+        turn: spans
+        for turn, spans in found.items()
+        if turn[0] in steps and len(spans) == len(calls) > 1
+    }
+    if not whole:
+        return None
+    offset, error_s = _clocks([(turn[1][0], spans) for turn, spans in whole.items()], nodes)
+    met = [
+        Meeting(
+            turn[1],
+            {
+                rank: (start - offset[nodes.get(rank)], end - offset[nodes.get(rank)])
+                for rank, (start, end) in spans.items()
+            },
+        )
+        for turn, spans in sorted(whole.items(), key=lambda item: str(item[0]))
+    ]
+    return Meetings(len({turn[0] for turn in whole}), met, error_s)
+
+
+def _common(calls: Calls) -> set[int]:
+    """Return the steps of which every rank has a collective."""
+    steps = [{call.step for call in each} for each in calls.values()]
+    return set.intersection(*steps) if steps else set()
+
+
+def _in_turn(calls: Sequence[Call]) -> dict[tuple[int, Key, int], Call]:
+    """Return the calls by step, key, and turn among those of that step and key."""
+    turns: Counter[tuple[int, Key]] = Counter()
+    found = {}
+    for call in sorted(calls, key=lambda each: each.started_s):
+        place = call.step, (call.name, call.bytes)
+        found[place[0], place[1], turns[place]] = call
+        turns[place] += 1
+    return found
+
+
+# A rank leaves these when all others have come; a broadcast's source need not wait.
+_ALL_WAIT = re.compile(r":_?(all|reduce_scatter|barrier)")
+
+
+def _clocks(
+    spans: Sequence[tuple[str, Mapping[int, tuple[float, float]]]],
+    nodes: Mapping[int, int | None],
+) -> tuple[dict[int | None, float], float]:
+    """Return how far each machine's clock is ahead of the first one's, and the error in seconds.
+
+    The error is half of the middle half of what single collectives say.
+    """
+    ranks = sorted(spans[0][1])
+    machines = dict.fromkeys(nodes.get(rank) for rank in ranks)
+    first, *others = machines
+    offset, error_s = dict.fromkeys(machines, 0.0), 0.0
+    for machine in others:
+        ahead = [
+            median(end for rank, (_, end) in each.items() if nodes.get(rank) == machine)
+            - median(end for rank, (_, end) in each.items() if nodes.get(rank) == first)
+            for name, each in spans
+            if _ALL_WAIT.search(name)
+        ]
+        if ahead:
+            low, middle, high = np.quantile(ahead, (0.25, 0.5, 0.75)).tolist()
+            offset[machine], error_s = middle, max(error_s, (high - low) / 2)
+    return offset, error_s
+
+
+def mismatch(calls: Calls) -> str:
+    """Return what the ranks called in the first step in which it was not the same; or "".
+
+    A step that ended is meant: ranks that wait for each other for ever end in none.
+    """
+    for step in sorted(_common(calls)):
+        called = {
+            rank: Counter((call.name, call.bytes) for call in each if call.step == step)
+            for rank, each in calls.items()
+        }
+        first, *others = sorted(called)
+        other = next((rank for rank in others if called[rank] != called[first]), None)
+        if other is not None:
+            one, two = (
+                _in_words(called[rank] - called[against])
+                for rank, against in ((first, other), (other, first))
+            )
+            return (
+                f"in step {step} the ranks called different collectives: beside those of both, "
+                f"rank {first} {one}, rank {other} {two}"
+            )
+    return ""
+
+
+def _in_words(called: Counter[Key]) -> str:
+    """Return calls as "gloo:broadcast of 16 bytes, gloo:barrier 2 times"; "none" for no call."""
+    told = [
+        name
+        + (f" of {format_bytes(size)}" if size is not None else "")
+        + (f" {count} times" if count > 1 else "")
+        for (name, size), count in sorted(called.items(), key=str)
+    ]
+    return ", ".join(told[:3]) or "none"

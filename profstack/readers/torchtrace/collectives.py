@@ -1,0 +1,110 @@
+"""Rows of collectives: each call in which ranks meet, with its bytes, begin and end.
+
+torch names them by the backend that does them, `gloo:all_reduce` or `nccl:all_reduce`. The time of
+one on the host is that of its work in a thread of the backend; of one on a device that of its
+kernels. Begins and ends are in Unix time, so that those of several processes can be compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from profstack.readers.torchtrace.attribution import Attribution
+from profstack.readers.torchtrace.columns import Bools, Ints, integers
+from profstack.readers.torchtrace.events import HostEvents, launchers
+from profstack.readers.torchtrace.operator_inputs import Unknown, arguments_of, tensor_bytes
+from profstack.storage.schema.column import Records
+
+_S = 1e-9
+_COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|hccl):\w+")
+
+
+def collective_records(
+    owned: Attribution, index: int, kernels: Sequence[Any], *, shapes: bool
+) -> Records:
+    """Return rows of `collectives`: those that begin in the steps that count, in their order.
+
+    `shapes` means that the profile has the inputs of operators; without them bytes are null.
+    """
+    events = owned.events
+    called = np.flatnonzero(owned.inside & events.names.where(_is_collective))
+    if not len(called):
+        return []
+    # For each event the number of the collective that it lies in, from 1; 0 for none.
+    within = events.inherit(_marks(len(events), called, np.arange(1, len(called) + 1)))
+    start, end = _spans(events, called, kernels, within)
+    hidden = _hidden_ns(events, owned.inside & (within == 0), start, end)
+    order = np.argsort(start, kind="stable")
+    steps = np.searchsorted(owned.boundaries_ns, events.start[called], side="right") - 1
+    return [
+        {
+            "slice": index,
+            "step": int(steps[at]),
+            "name": events.names.values[events.names.ids[called[at]]],
+            "bytes": _bytes_of(events, int(called[at])) if shapes else None,
+            "started_s": float(start[at]) * _S,
+            "ended_s": float(end[at]) * _S,
+            "hidden_s": float(hidden[at]) * _S,
+        }
+        for at in order.tolist()
+    ]
+
+
+def _is_collective(name: str) -> bool:
+    return _COLLECTIVE.fullmatch(name) is not None
+
+
+def _bytes_of(events: HostEvents, position: int) -> int | None:
+    """Return the bytes of a collective's tensors; None where they are not told."""
+    inputs = events.inputs
+    shapes = inputs.shapes[inputs.shape_ids[position]]
+    given = arguments_of(shapes, inputs.types[inputs.type_ids[position]], ())
+    return (
+        None
+        if not given or any(isinstance(each, Unknown) for each in given)
+        else (tensor_bytes(given))
+    )
+
+
+def _marks(size: int, at: Ints, values: Ints) -> Ints:
+    marks = np.zeros(size, np.int64)
+    marks[at] = values
+    return marks
+
+
+def _spans(
+    events: HostEvents, called: Ints, kernels: Sequence[Any], within: Ints
+) -> tuple[Ints, Ints]:
+    """Return begin and end of each collective: of its kernels where it launched any."""
+    start, end = events.start[called].copy(), events.end[called].copy()
+    if not len(kernels):
+        return start, end
+    launched = launchers(events, kernels)
+    number = np.where(launched >= 0, within[np.maximum(launched, 0)], 0)
+    begun = integers(kernels, "start_ns")
+    ended = begun + integers(kernels, "duration_ns")
+    for at in np.unique(number[number > 0]).tolist():
+        own = number == at
+        start[at - 1], end[at - 1] = begun[own].min(), ended[own].max()
+    return start, end
+
+
+def _hidden_ns(events: HostEvents, counted: Bools, start: Ints, end: Ints) -> Ints:
+    """Return for how long of each collective operators of the `counted` events ran beside it."""
+    works = counted & events.names.where(lambda name: name.startswith("aten::"))
+    at = np.flatnonzero(works)
+    at = at[np.argsort(events.start[at], kind="stable")]
+    begun, over = events.start[at], np.maximum.accumulate(events.end[at])
+    # What begins within an earlier one counts from that one's end on: no moment counts twice.
+    begun = np.maximum(begun, np.concatenate((begun[:1], over[:-1])))
+    return np.array(
+        [
+            np.maximum(np.minimum(over, until) - np.maximum(begun, since), 0).sum()
+            for since, until in zip(start.tolist(), end.tolist(), strict=True)
+        ],
+        np.int64,
+    )

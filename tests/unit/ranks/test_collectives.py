@@ -1,0 +1,110 @@
+"""Collectives of several ranks: who comes last, skew and transfer, clocks, and what differs."""
+
+import pytest
+
+from profstack.ranks.collectives import Call, meetings, mismatch, read_calls
+from tests.support.recordings import Run
+from tests.support.tables import of
+
+REDUCE, BARRIER = "gloo:all_reduce", "gloo:barrier"
+ALONE = dict.fromkeys(range(4))
+
+
+def called(*spans, step=5, name=REDUCE, size=4000, ahead=0.0):
+    """Calls of one rank, whose clock is ahead of others by some seconds."""
+    return [Call(step, name, size, begin + ahead, end + ahead) for begin, end in spans]
+
+
+def figures(met, columns="skew_s transfer_s bytes_per_s last_rank last_share clock_error_s"):
+    return of(met.facts(met.met), columns)
+
+
+def test_a_rank_waits_for_the_last_one_and_then_for_the_transfer():
+    # In the first collective rank 2 comes last, in the second rank 0; the ends differ a little.
+    met = meetings({
+        0: called((1.0, 6.0), (20.0, 24.0)),
+        1: called((2.0, 6.5), (11.0, 24.5)),
+        2: called((4.0, 6.2), (17.0, 24.4)),
+    }, ALONE)  # fmt: skip
+    skew, transfer = (3 + 2 + 0) / 3 + (0 + 9 + 3) / 3, 2.2 + 4.4
+    expected = [skew, transfer, 8000 / transfer, 2, 0.5, 0.0]
+    assert figures(met) == pytest.approx(expected)
+    # Per step: the same in a second one.
+    twice = {
+        rank: [*each, *[call._replace(step=6) for call in each]]
+        for rank, each in {
+            0: called((1.0, 6.0)), 1: called((2.0, 6.5)), 2: called((4.0, 6.2)),
+        }.items()
+    }  # fmt: skip
+    met = meetings(twice, ALONE)
+    assert figures(met, "skew_s transfer_s") == pytest.approx([5 / 3, 2.2])
+    assert (met.steps, len(met.of((REDUCE, 4000))), met.of((REDUCE, 8))) == (2, 2, [])
+
+
+def test_only_what_all_ranks_called_in_a_step_of_all_is_matched():
+    calls = {
+        0: [*called((1, 2), (5, 6)), *called((1, 3), name=BARRIER, size=None)],
+        1: [*called((1, 2)), *called((2, 3), name=BARRIER, size=None), *called((1, 2), step=9)],
+    }
+    met = meetings(calls, ALONE)
+    assert [each.key for each in met.met] == [(REDUCE, 4000), (BARRIER, None)]
+    # Of an unknown size there is no rate.
+    assert figures(met, "transfer_s bytes_per_s") == [2.0, None]
+    assert meetings({0: calls[0], 1: called((1, 2), step=9)}, ALONE) is None
+    assert meetings({0: calls[0]}, ALONE) is None
+    assert meetings({}, ALONE) is None
+    # One that ended before the last had come, as a broadcast's source may, took no time below 0.
+    early = {0: called((1, 2)), 1: called((5, 5))}
+    assert figures(meetings(early, ALONE), "transfer_s bytes_per_s") == [0.0, None]
+
+
+def test_clocks_of_machines_are_put_together_by_the_ends():
+    nodes = {0: 0, 1: 0, 2: 1, 3: 1}
+    spans = [(at, at + 3.0) for at in (0.0, 10.0, 20.0, 30.0, 40.0)]
+    late = [(at + 1.0, end + number / 100) for number, (at, end) in enumerate(spans)]
+    calls = {
+        0: called(*spans), 1: called(*spans), 2: called(*late, ahead=700.0),
+        3: called(*late, ahead=700.0),
+    }  # fmt: skip
+    met = meetings(calls, nodes)
+    # The middle wobble is taken for the clocks, a quarter of them is beyond each side of it.
+    assert figures(met, "last_rank last_share clock_error_s") == [2, 1.0, pytest.approx(0.01)]
+    assert met.facts(met.met)["skew_s"] == pytest.approx(5 * (1.0 - 0.02) / 2)
+    # Without it the clocks would be the wait.
+    assert figures(meetings(calls, ALONE), "skew_s")[0] > 1000
+    # A broadcast tells nothing of clocks.
+    named = {
+        rank: [c._replace(name="gloo:broadcast") for c in each] for rank, each in calls.items()
+    }
+    assert figures(meetings(named, nodes), "clock_error_s")[0] == 0.0
+
+
+def test_different_calls_in_one_step_are_told_for_both_ranks():
+    same = called((1, 2), (3, 4))
+    calls = {
+        0: [*same, *called((5, 6), step=7)],
+        1: [*same, *called((5, 6), step=7, name="gloo:broadcast", size=16)],
+        2: [*same, *called((5, 6), step=7)],
+    }
+    assert mismatch(calls) == (
+        "in step 7 the ranks called different collectives: beside those of both, rank 0 "
+        "gloo:all_reduce of 3.91 KiB, rank 1 gloo:broadcast of 16 B"
+    )
+    calls[1] = [*same, *called((5, 6), (7, 8), (8, 9), step=7)]
+    assert mismatch(calls).endswith("rank 0 none, rank 1 gloo:all_reduce of 3.91 KiB 2 times")
+    # A step that one rank lacks proves nothing.
+    calls[1] = same
+    assert mismatch(calls) == ""
+
+
+def test_calls_are_read_with_the_steps_of_the_run_and_without_the_first_round(tmp_path):
+    def rows(*at):
+        common = {"name": REDUCE, "bytes": 8, "ended_s": 9.0, "hidden_s": 0.0}
+        return {"collectives": [{"step": step, "started_s": 1.5 * step} | common for step in at]}
+
+    run = Run(tmp_path)
+    run.torch([0.1, 0.1], frames=rows(0, 1), number=1)
+    run.clean(3, 0.1)
+    run.torch([0.1, 0.1], frames=rows(1))
+    run.close()
+    assert read_calls(tmp_path) == [Call(6, REDUCE, 8, 1.5, 9.0)]
