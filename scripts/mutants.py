@@ -410,20 +410,20 @@ def _candidates(path: Path) -> Sequence[Place | Mutant]:
 # --- Trying them ---
 
 
-def stages(path: str) -> list[list[str]]:
+def stages(path: str, checkout: Path) -> list[list[str]]:
     """The test files that try a module: first those of its name, then the others of its package."""
     name = Path(path).stem
     if path.endswith(".js"):
         own = [f"tests/browser/test_{name}.py"]
-        return [[file for file in own if (CHECKOUT / file).exists()]]
+        return [[file for file in own if (checkout / file).exists()]]
     inner = str(Path(path).parent).removeprefix("profstack").strip("/")
     folder = Path("tests/unit") / inner
     own = [str(folder / f"test_{name}.py"), f"tests/process/test_{name}.py"]
     rest = [
-        str(file.relative_to(CHECKOUT)) for file in sorted((CHECKOUT / folder).glob("test_*.py"))
+        str(file.relative_to(checkout)) for file in sorted((checkout / folder).glob("test_*.py"))
     ]
     return [
-        [file for file in own if (CHECKOUT / file).exists()],
+        [file for file in own if (checkout / file).exists()],
         [file for file in rest if file not in own],
     ]
 
@@ -562,7 +562,8 @@ def try_module(mutants: Sequence[Mutant], killers: Mapping[str, str]) -> list[Ou
                 outcomes.append(Outcome(mutant, "killed", _killer(word, log)))
                 continue
         left.append(mutant)
-    for files in filter(None, stages(mutants[0].path)):
+    named = stages(mutants[0].path, _sandbox.folder)
+    for files in filter(None, named):
         if not left:
             break
         word, took, log = _sandbox.run(files, 1_800.0)
@@ -581,7 +582,7 @@ def try_module(mutants: Sequence[Mutant], killers: Mapping[str, str]) -> list[Ou
             else:
                 outcomes.append(Outcome(mutant, "killed", _killer(word, log)))
         left = surviving
-    none = "" if any(stages(mutants[0].path)) else " (no tests)"
+    none = "" if any(named) else " (no tests)"
     return outcomes + [Outcome(mutant, "survived" + none) for mutant in left]
 
 

@@ -46,10 +46,12 @@ def test_a_run_records_the_regions_of_its_script(recorded_run):
     assert 0 < table[own, "whole/load"]["operator_s"] < table[own, "whole"]["operator_s"]
     assert table["nvtx", "batch"]["operator_s"] is None
     assert {row["threads"] for row in table.values()} == {"the steps' own"}
+    called = {row["name"] for row in run.report["tables"]["call_paths"] if row["total_s"]}
+    assert {"<module>", "aten::addmm", "backward of Sequential.0"} <= called
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads' clocks: Linux alone")
-def test_a_run_records_its_threads_processes_and_operators(recorded_run):
+def test_a_run_records_its_threads_and_workers(recorded_run):
     report = recorded_run("loading").report
     assert contradictions(report) == []
     rows = report["tables"]["threads"]
@@ -67,19 +69,6 @@ def test_a_run_records_its_threads_processes_and_operators(recorded_run):
     assert {"cprofile", "torch", "watch"} <= set(main["layers"])
     assert all(row["layers"] == [] for row in (*workers, augment))
     assert 0 <= main["no_core_s"] <= main["off_cpu_s"]
-    told = report["processes"]
-    assert (told["reason"], told["workers"]) == (None, 2)
-    assert told["cpu_s"] == pytest.approx(sum(row["cpu_s"] for row in rows))
-    assert min(told["steps"], told["reading_s"]) > 0
-    # Each step has its operators.
-    steps = report["tables"]["launches"]
-    assert len(steps) == report["launching"]["steps"] > 0
-    assert 0 < steps[0]["outermost_operators"] < steps[0]["operators"]
-    operators = report["tables"]["operators"]
-    called = sum(row["calls"] for row in operators if row["name"].startswith("aten::"))
-    assert report["launching"]["operators"] == pytest.approx(called)
-    assert report["tables"]["gaps"] == []
-    assert "no kernel" in report["columns_reason"]["launches.kernels"]
 
 
 FORKING = f"""

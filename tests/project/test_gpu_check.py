@@ -86,39 +86,3 @@ def test_figures_beyond_their_limits_fail():
         (comparison("same", 0.003), 7, [OK, FAILED]),
     ):
         assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=True)) == expected
-
-
-def test_what_was_planted_must_be_found_alone():
-    usual = "unfused-optimizer"
-    for mistake, slug in gpu_rows.SLUGS.items():
-        other = next(one for one in gpu_rows.SLUGS.values() if one != slug)
-        for planted, slugs, verdict in (
-            (mistake, [slug, usual], OK),
-            (mistake, [usual], FAILED),
-            (mistake, [slug, other], FAILED),
-            (None, [usual], OK),
-            (None, [slug], FAILED),
-        ):
-            shown = {"line": 7, "gain_s": 0.001, "gain_reason": None}
-            report = {"findings": [{"slug": one, **shown} for one in slugs]}
-            assert gpu_rows.mistake_rows("small", planted, report)[0].verdict == verdict
-    said = "1. .item() is called 2 instead of 0 times\n   workloads.py:242  x.item()\n"
-    assert [gpu_rows.check_row(said, line).verdict for line in (242, 24)] == [OK, FAILED]
-
-
-def test_an_nsys_or_a_lock_that_sees_nothing_fails():
-    report = {"layers": [{"name": "nvtx", "reason": "nsys is not installed"}], "warnings": []}
-    joined = {"range_kind": "module", "device_s": 1.0}
-    for ranges, found, usable, expected in (
-        ((), (), True, [FAILED, FAILED]),
-        ((), (), False, [NOT_MEASURED, NOT_MEASURED]),
-        (("module", "step"), (joined,), True, [OK, OK]),
-        (("module", "step"), (joined, {**joined, "range_kind": "step"}), True, [OK, FAILED]),
-    ):
-        tables = {"nsys_ranges": [{"kind": kind} for kind in ranges], "nsys_kernels": [*found]}
-        rows = gpu_rows.nsys_rows({**report, "tables": tables}, on_cuda=True, usable=usable)
-        assert verdicts(rows) == expected
-    lock = '[step]\n"kernel launches" = 12\n[memory."cuda:0"]\n'
-    assert verdicts(gpu_rows.lock_rows(lock, lock, on_cuda=True)) == [OK, OK, OK]
-    assert verdicts(gpu_rows.lock_rows("", lock, on_cuda=True)) == [FAILED] * 3
-    assert verdicts(gpu_rows.lock_rows("", "", on_cuda=False)) == [OK, NOT_MEASURED, NOT_MEASURED]

@@ -172,6 +172,7 @@ def test_loading_names_its_function_and_advice_on_workers_and_cores():
     for cores in (1, 2):
         (told,) = starved(starving(step_s=20, cpu_s=20, share=0.5, cores=cores, tables=tables))
         assert (told["gain_s"], "num_workers" in told["advice"]) == (None, False)
+        assert ("There is one core" in told["advice"]) is (cores == 1)
 
 
 def own_batches(*, ms=4.75, away=0.2, share=0.4):

@@ -34,6 +34,15 @@ def test_the_function_with_most_time_is_named_with_its_caller():
     assert answer(report()) is None
 
 
+def test_samples_name_the_function_and_the_scripts_heaviest_line():
+    rows = [{"file": "/home/u/a.py", "line": 3, "name": "mix", "self_share": 0.4, "kind": None}]
+    made = report({"watch": rows}) | {"watch": {"watched_s": 12.0}}
+    assert answer(made).startswith("40 % of the sampled 12.0 s is mix")
+    assert "heaviest line" not in answer(made)
+    made["tables"]["lines"] = [{"file": "/home/u/a.py", "line": 9, "watch_share": 0.3}]
+    assert "the script's heaviest line is a.py:9 with 30 %" in answer(made)
+
+
 MIB = 1 << 20
 
 

@@ -51,6 +51,9 @@ def test_methods_have_their_class_and_what_a_loader_calls_its_part():
     assert found == ["collate_fn pad_batch", "widen", "__getitem__", "transform Stats.update"]
     row, name, share = names.outermost_loading(report, graph, [key_of(next_)])
     assert (row["line"], name, share) == (8, "collate_fn pad_batch", pytest.approx(0.6))
+    text = f"{TEXT}loader = DataLoader(data, collate_fn=pad_batch)\n"
+    sources = {"sources": [{"file": TRAIN, "text": text}]}
+    assert names.padding_collate_fn(report_of(parts=sources)) == at(8)
 
 
 def test_a_librarys_function_is_named_by_the_users_that_calls_it():

@@ -357,17 +357,3 @@ def test_a_gpu_has_both_peaks_and_tf32_beside_float32(tmp_path, asked):
     assert (stated["tf32"], kept["bytes_per_s"][0]["value"]) == (156e12, 1555e9)
     assert {peak["source"] for peak in kept["flop_per_s"]} == {"datasheet"}
     assert "there is none here" in kept["reason"]
-
-
-def test_where_nothing_is_measured_it_is_said(tmp_path, asked):
-    for number, (facts, why) in enumerate((
-        ({"device": None}, peaks.NO_TORCH), ({"device": "mps"}, "CPUs and on CUDA"),
-        ({}, "--no-peaks"),
-    )):  # fmt: skip
-        folder = recording(tmp_path / str(number), **facts)
-        keep_peaks(folder, measure=number < 2)
-        found = read_peaks(folder)
-        assert (found["flop_per_s"], asked, why in found["reason"]) == ([], [], True)
-    # A recording that was deleted stays so.
-    keep_peaks(tmp_path / "nowhere")
-    assert not (tmp_path / "nowhere").exists()

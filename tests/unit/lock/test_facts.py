@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from profstack.errors import RecordingError
-from profstack.lock.differences import Comparison, Difference, compare
+from profstack.lock.differences import Difference, compare
 from profstack.lock.facts import (
     COMPILE,
     FUNCTIONS,
@@ -23,8 +23,8 @@ from profstack.lock.facts import (
     read_facts,
 )
 from profstack.lock.lockfile import Lock
-from profstack.lock.meaning import Cause, explain
-from profstack.lock.places import Place, Sources
+from profstack.lock.meaning import explain
+from profstack.lock.places import Sources
 from profstack.lock.text import answer
 from profstack.storage.folder import Writer
 from tests.support.tables import cases, rows_of
@@ -295,9 +295,3 @@ def test_operators_on_another_type_take_the_place_of_the_usual_ones(tmp_path):
     (cause,), left, _ = said(locked, run, tmp_path)
     assert cause.text == "operators of 1 modules and parts no longer compute in bfloat16"
     assert (len(cause.takes), left) == (2, [])
-
-
-def test_three_of_many_places_are_listed():
-    places = [Place("train.py", line, f"line {line}") for line in range(1, 6)]
-    text = answer("a", "b", Comparison([], 0, []), [Cause("c", places)], [], whole=False)
-    assert text.endswith("3  line 3\n     or one of 2 other lines")

@@ -163,6 +163,15 @@ def test_the_mode_is_left_before_a_backward_that_it_would_change():
             assert count(step).operators == {"aten::mm": product}
 
 
+def test_an_error_of_ours_ends_the_counting_and_is_kept(monkeypatch):
+    monkeypatch.setattr(Count, "owner", lambda self: 1 / 0)
+    counts = Count(torch)
+    counts.begin()
+    torch.mm(X, X.T)
+    counts.end()
+    assert (counts.on, type(counts.error)) == (False, ZeroDivisionError)
+
+
 def test_what_a_mask_leaves_out_is_unknown_where_it_is_for_one_call(monkeypatch):
     for left, both in (([3, 4], 7), ([None, 4], None), ([3, None], None)):
         left_out = lambda *_, left=left: left.pop(0)  # noqa: E731

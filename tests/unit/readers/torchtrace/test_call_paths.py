@@ -7,13 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from profstack.guard import PACKAGE
 from profstack.readers.torchtrace.call_paths import Definitions, path_records
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE
 from tests.support.events import events, instant
-from tests.support.torch_slices import observe
 
 
 def by_path(rows):
@@ -139,51 +137,3 @@ def test_definitions_are_found_from_any_line(tmp_path):
     (tmp_path / "broken.py").write_text("def f():\n  1 +\n  2\n")
     for file in (tmp_path / "broken.py", tmp_path / "none.py", "<string>"):
         assert Definitions().first_line(str(file), "f", 3) == 3
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 1)
-
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
-
-
-def known(count):
-    return torch.ones(count) + torch.zeros(count)
-
-
-def test_a_real_step_has_its_functions_with_their_operators():
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step():
-        optimizer.zero_grad()
-        for count in (1, 2, 3):
-            known(count)
-        for _ in numbers():
-            pass
-        model(torch.ones(4, 8)).pow(2).mean().backward()
-        optimizer.step()
-
-    traced = observe(step, 1, "stacks")
-    rows = [dict(row) for row in traced.captured.frames["call_paths"]]
-    paths = by_path(rows)
-    # Both clocks are read within a microsecond, and the machine may do something else between.
-    roots = sum(row["total_s"] for row in rows if row["parent"] is None)
-    assert roots == pytest.approx(traced.wall_s, rel=0.2, abs=1e-3)
-    below = {path[path.index("step") + 1 :]: row for path, row in paths.items() if "step" in path}
-    # Torch cuts folders off for good where anything has profiled stacks before in this process.
-    assert __file__.endswith(below["known",]["file"])
-    # Generators are entered twice and once more to end.
-    calls = {("known",): 3, ("known", "aten::add"): 3, ("numbers",): 3, ("forward", "forward"): 2}
-    calls |= {("known", "<built-in method ones of type>", "aten::ones"): 3}
-    assert {path: below[path]["calls"] for path in calls} == calls
-    backward = {row["name"] for row in rows if row["name"].startswith("backward of ")}
-    owners = ("Net", "Net.first", "Net.second", "(loss)", "(gradient accumulation)")
-    assert backward == {f"backward of {owner}" for owner in owners}
-    # Neither profstack's functions nor torch's way to `forward` are nodes.
-    names = {row["name"] for row in rows}
-    assert not names & {"_wrapped_call_impl", "_call_impl", "is_dynamo_compiling"}
-    assert not any((row["file"] or "").startswith(PACKAGE) for row in rows)
