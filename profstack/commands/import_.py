@@ -1,7 +1,7 @@
 """`profstack import`: make a recording of files that other tools wrote, or add them to one.
 
 A file's format is recognised by its content. Files that are imported together belong to one run and
-become one recording.
+become one recording; traces of several ranks become one each, with one page of all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ FILE is a trace of torch.profiler (.json, .json.gz), a profile of cProfile (.pro
 (.dat), a snapshot of CUDA memory (.pickle), a profile of speedscope (.json of py-spy and others),
 or a report of Nsight Systems: an export (nsys export --type sqlite) or a .nsys-rep, .qdrep,
 .qdstrm, which is exported first where nsys is found. Of a folder all files that are known are
-taken. Files are told by their content, and several become one recording.
+taken. Files are told by their content, and several become one recording; traces of several ranks
+become one each, with one page of all.
 """
 
 
@@ -66,9 +67,14 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.force and arguments.output is None:
         raise UsageError("--force needs --output", where="import", next_step="name the folder")
     groups = _by_format(arguments.files)
+    if arguments.into is None and (ranks := _ranks_in(groups)):
+        page = _import_ranks(ranks, arguments)
+        print(f"Wrote {page}")
+        if arguments.open:
+            open_page(page)
+        return 0
     from profstack.report.files import write_report
     from profstack.report.screen import printable
-    from profstack.storage.folder import create_folder, write_run
 
     into = None
     if arguments.into is not None:
@@ -77,10 +83,8 @@ def execute(arguments: argparse.Namespace) -> int:
     taken = _take(groups, into, arguments)
     folder = into
     if folder is None:
-        name = Path(arguments.files[0]).name.split(".")[0] or "import"
-        folder = create_folder(name, arguments.output, force=arguments.force)
-        run = {"run": {"exit_code": None}, "environment": {}}
-        write_run(folder, {"script": None, "argv": [], **run})
+        folder = _new_folder(arguments)
+        _write_run(folder)
     _write(folder, taken)
     page = write_report(folder)
     for _, each in taken:
@@ -91,6 +95,69 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.open:
         open_page(page)
     return 0
+
+
+def _new_folder(arguments: argparse.Namespace) -> Path:
+    from profstack.storage.folder import create_folder
+
+    name = Path(arguments.files[0]).name.split(".")[0] or "import"
+    return create_folder(name, arguments.output, force=arguments.force)
+
+
+def _write_run(folder: Path, **facts: object) -> None:
+    """Write the file of a run that profstack did not make; of its facts some may be known."""
+    from profstack.storage.folder import write_run
+
+    run = {"run": {"exit_code": None, **facts}, "environment": {}}
+    write_run(folder, {"script": None, "argv": [], **run})
+
+
+# Ranks --------------------------------------------------------------------------------------------
+
+
+def _ranks_in(groups: Mapping[Format, Sequence[Path]]) -> dict[int, list[Path]]:
+    """Return traces by rank where all files are traces, and of several ranks; else nothing."""
+    from profstack.readers.torchtrace.importing import FORMAT, by_rank
+
+    ranks = by_rank(groups[FORMAT]) if [*groups] == [FORMAT] else {}
+    return ranks if len(ranks) > 1 else {}
+
+
+def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Namespace) -> Path:
+    """Make a recording of each rank and one page of all; return that page.
+
+    A rank whose trace cannot be read is named and left out. Raise the first error where there is
+    none that can.
+    """
+    import sys
+
+    from profstack.commands.merge import write_merged
+    from profstack.errors import ProfstackError
+    from profstack.readers.formats import Request
+    from profstack.readers.torchtrace.importing import FORMAT, world_size
+    from profstack.report.files import write_report
+    from profstack.report.screen import printable
+    from profstack.storage.folder import create_folder
+
+    folder, failed = None, dict[int, ProfstackError]()
+    for rank, files in sorted(ranks.items()):
+        try:
+            taken = FORMAT.take(files, Request())
+        except ProfstackError as error:
+            failed[rank] = error
+            continue
+        folder = folder or _new_folder(arguments)
+        own = create_folder("", str(folder / f"rank-{rank:05d}"), force=False)
+        _write_run(own, rank=rank, world_size=world_size(ranks), recorded_ranks=len(ranks))
+        _write(own, [(FORMAT, taken)])
+        write_report(own)
+        for line in taken.summary:
+            print(printable(f"rank {rank}: {line}"))
+    if folder is None:
+        raise min(failed.items())[1]
+    for rank, why in failed.items():
+        print(printable(f"rank {rank} is left out: {why}"), file=sys.stderr)
+    return write_merged(folder, ranks)
 
 
 # Telling formats ----------------------------------------------------------------------------------

@@ -18,9 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from profstack.ranks.straggler import chance
 from profstack.storage.folder import read_tables
 from profstack.storage.schema import rank_rows
 from profstack.units import format_bytes
+
+# A rank comes last by chance in one launch of so many.
+_BY_CHANCE = 0.001
 
 
 class Call(NamedTuple):
@@ -64,6 +68,7 @@ def read_calls(folder: Path) -> list[Call]:
 class Meeting:
     """A collective that all ranks made: begin and end of each, by rank."""
 
+    step: int
     key: Key
     spans: Mapping[int, tuple[float, float]]
 
@@ -99,6 +104,19 @@ class Meetings:
     def of(self, key: Key) -> list[Meeting]:
         """Return those of one name and size."""
         return [each for each in self.met if each.key == key]
+
+    @property
+    def late_rank(self) -> int | None:
+        """The rank that comes last more often than by chance, by the first collective of steps."""
+        first: dict[int, Meeting] = {}
+        for each in self.met:
+            begun = min(start for start, _ in each.spans.values())
+            known = first.get(each.step)
+            if known is None or begun < min(start for start, _ in known.spans.values()):
+                first[each.step] = each
+        ranks = len(self.met[0].spans)
+        [(rank, times)] = Counter(each.last for each in first.values()).most_common(1)
+        return rank if chance(times, len(first) - times, ranks) < _BY_CHANCE else None
 
     def facts(self, met: Sequence[Meeting]) -> rank_rows.Meetings:
         """Return the figures of some of them per step."""
@@ -138,6 +156,7 @@ def meetings(calls: Calls, nodes: Mapping[int, int | None]) -> Meetings | None:
     offset, error_s = _clocks([(turn[1][0], spans) for turn, spans in whole.items()], nodes)
     met = [
         Meeting(
+            turn[0],
             turn[1],
             {
                 rank: (start - offset[nodes.get(rank)], end - offset[nodes.get(rank)])

@@ -32,7 +32,6 @@ from profstack.ranks.straggler import (
     lateness,
     straggler,
 )
-from profstack.storage.schema import rank_rows
 from profstack.storage.schema.rank_rows import (
     RankPartRow,
     RankRow,
@@ -117,7 +116,7 @@ def merged(
     if text := mismatch(called):
         report["warnings"].insert(0, {"slug": "collectives-differ", "text": text})
     lost = _mismatch(ranks, read), _ended(ranks, missing)
-    words = "" if met is None else _meeting_words(met.facts(met.met), tables["collectives"])
+    words = "" if met is None else _meeting_words(met, tables["collectives"])
     report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
     return report
 
@@ -142,13 +141,16 @@ def _with_meetings(rows: Sequence[CollectiveRow], met: Meetings | None) -> list[
     return found
 
 
-def _meeting_words(facts: rank_rows.Meetings, rows: Sequence[CollectiveRow]) -> str:
+def _meeting_words(met: Meetings, rows: Sequence[CollectiveRow]) -> str:
     """Return what a step's collectives are made of, as a sentence after another one."""
+    facts = met.facts(met.met)
     rate, whole_s = facts["bytes_per_s"], sum(row["wall_s"] or 0.0 for row in rows)
     moved = f" ({format_bytes(rate)}/s)" if rate is not None else ""
     beside = sum(row["hidden_s"] or 0.0 for row in rows) / whole_s if whole_s > 0.0 else 0.0
+    late = met.late_rank
+    last = "the last one" if late is None else f"the last one, mostly rank {late},"
     return (
-        f" In a step's collectives a rank waits {format_seconds(facts['skew_s'])} for the last one "
+        f" In a step's collectives a rank waits {format_seconds(facts['skew_s'])} for {last} "
         f"to come, and the transfer then takes {format_seconds(facts['transfer_s'])}{moved}; "
         f"operators run beside {format_share(beside)} of their time."
     )

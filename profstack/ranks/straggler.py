@@ -185,7 +185,7 @@ def _by_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
     every = math.gcd(*np.diff(numbers).tolist()) if len(at) > 1 else 0
     # Steps at random would hardly be a multiple of the same number apart.
     regular = every ** (2.0 - len(at)) if every > 1 else 1.0
-    if _chance(len(at), others, len(ranks)) * regular > _BY_CHANCE:
+    if chance(len(at), others, len(ranks)) * regular > _BY_CHANCE:
         return None
     since, usual = steps.change(number, limit), float(np.median(own))
     slow = float(np.median(own[at]))
@@ -212,7 +212,7 @@ def _by_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
     }
 
 
-def _chance(own: int, others: int, ranks: int) -> float:
+def chance(own: int, others: int, ranks: int) -> float:
     """Return how likely one of equal ranks has so many of all late steps, or more."""
     total, share = own + others, 1.0 / ranks
     tail = sum(

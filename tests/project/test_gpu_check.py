@@ -49,14 +49,6 @@ def kernels(joined_s, lost_s, backward_s):
     }
 
 
-def comparison(slug, difference_s):
-    times = [("step", difference_s, None), ("step", -0.001, 7), ("run", 4.0, None)]
-    return {
-        "verdict": {"slug": slug, "before_s": 0.010, "after_s": 0.012, "sentence": "slower"},
-        "parts": [{"of": of, "difference_s": each, "line": at} for of, each, at in times],
-    }
-
-
 def test_figures_beyond_their_limits_fail():
     found = [gpu_rows.judged("a", "b", value, (0.95, 1.05)) for value in (0.94, 0.95, 1.06, None)]
     assert verdicts(found) == [FAILED, OK, FAILED, NOT_MEASURED]
@@ -79,10 +71,3 @@ def test_figures_beyond_their_limits_fail():
     for alone, expected in ((100 * MIB, [OK, OK]), (50 * MIB, [OK, FAILED])):
         hand = {"max_memory_allocated": alone}
         assert verdicts(gpu_rows.memory_rows("mlp", report, said, hand, on_cuda=True)) == expected
-    for content, line, expected in (
-        (comparison("slower", 0.003), 7, [OK, OK, OK]),
-        (comparison("slower", 0.003), 8, [OK, OK, FAILED]),
-        (comparison("unclear", 0.003), 8, [OK, NOT_MEASURED]),
-        (comparison("same", 0.003), 7, [OK, FAILED]),
-    ):
-        assert verdicts(gpu_rows.compare_rows(content, line, on_cuda=True)) == expected

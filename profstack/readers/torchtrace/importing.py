@@ -312,7 +312,7 @@ def take(files: Sequence[Path], request: Request) -> Taken:
     # Files of other formats are told without it.
     from profstack.readers.torchtrace.saved_trace import read_trace
 
-    ranks = _by_rank(files)
+    ranks = by_rank(files)
     rank, own = min(ranks.items())
     traces = sorted(map(read_trace, own), key=_begin_of)
     numbers = dict(request.modules)
@@ -512,16 +512,30 @@ def _in_words(trace: SavedTrace, steps: Steps) -> str:
 # Ranks --------------------------------------------------------------------------------------------
 
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d+)')
+_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*"?(\d+)')
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)")
 
 
-def _by_rank(files: Sequence[Path]) -> dict[int, list[Path]]:
-    """Sort traces by rank: by what they say themselves, else by their names, else all are one."""
+def by_rank(files: Sequence[Path]) -> dict[int, list[Path]]:
+    """Sort traces by rank: by what they say themselves, else by the names of file or folder.
+
+    What says nothing is of rank 0.
+    """
     ranks: dict[int, list[Path]] = defaultdict(list)
     for path in files:
-        found = _RANK.search(beginning(path)) or _RANK_IN_NAME.search(path.name)
+        found = (
+            _RANK.search(beginning(path))
+            or _RANK_IN_NAME.search(path.name)
+            or _RANK_IN_NAME.search("/".join(path.parts[-3:-1]))
+        )
         ranks[int(found[1]) if found else 0].append(path)
     return ranks
+
+
+def world_size(ranks: Mapping[int, Sequence[Path]]) -> int:
+    """Return how many processes the launch had: what its traces say, at least as many as known."""
+    told = (_WORLD.search(beginning(paths[0])) for paths in ranks.values())
+    return max(max(ranks) + 1, *(int(found[1]) for found in told if found), 0)
 
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:|"schemaVersion"\s*:|^\s*\[\s*\{\s*"(?:ph|name|cat|pid)"')

@@ -281,8 +281,8 @@ class _Reader:
         add("nbytes", nbytes)
         add("sequence", _whole(_SEQUENCE, arguments))
         add("forward", self._forward_threads(kept, _whole(_FORWARD, arguments)))
-        # Only operators have inputs.
-        operators = np.flatnonzero(kind == _OPERATOR_NUMBER).tolist()
+        # Only operators have inputs, and the ranges of collectives.
+        operators = np.flatnonzero(np.isin(kind, (_OPERATOR_NUMBER, _ANNOTATION_NUMBER))).tolist()
         given = [arguments[at] for at in operators]
         for column, known, get in (
             ("shape", numbers.shapes, _DIMS),

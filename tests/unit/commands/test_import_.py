@@ -65,6 +65,44 @@ def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
     assert len(report(tmp_path / "rec")["tables"]["nsys_steps"]) == 2
 
 
+def rank_trace(late_us):
+    """Twelve steps of 1 ms; all leave a collective of 4 KiB after 800 us, and come when they do."""
+    found = []
+    for at in range(0, 12_000, 1000):
+        met = "gloo:all_reduce", 9, at + 400 + late_us, 400 - late_us
+        step, work = (f"ProfilerStep#{at}", 1, at, 1000), ("aten::mm", 1, at + 100, 300)
+        for name, tid, ts, dur in (step, work, met):
+            kind = "cpu_op" if name[:4] == "aten" else "user_annotation"
+            found.append({"ph": "X", "cat": kind, "name": name, "pid": 7, "tid": tid, "ts": ts,
+                "dur": dur, "args": {"Input Dims": [[1024]], "Input type": ["float"]}})  # fmt: skip
+    return json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": found})
+
+
+def test_traces_of_ranks_are_one_page_with_who_comes_last(tmp_path, capsys):
+    for rank, late_us in ((0, 0), (1, 150)):
+        (tmp_path / f"run.rank{rank}.json").write_text(rank_trace(late_us))
+    (tmp_path / "run.rank2.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    assert main(["import", str(tmp_path), "-o", str(tmp_path / "all")]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("rank 2 is left out: ")
+    assert said.out.splitlines()[-1] == f"Wrote {tmp_path / 'all' / 'report.html'}"
+    found = report(tmp_path / "all")
+    validate(found)
+    assert (found["ranks"]["count"], found["ranks"]["missing"]) == (2, [2])
+    facts = found["ranks"]["collectives"]
+    told = [facts[name] for name in ("skew_s", "transfer_s")]
+    assert told == pytest.approx([75e-6, 250e-6], rel=1e-3)
+    assert facts["bytes_per_s"] == pytest.approx(4096 / 250e-6, rel=1e-3)
+    assert "75.0 \u00b5s for the last one, mostly rank 1, to come" in found["verdict"]["sentence"]
+    own = report(tmp_path / "all" / "rank-00001")
+    assert (own["run"]["rank"], own["tables"]["collectives"][0]["bytes"]) == (1, 4096)
+    # None of them can be read.
+    for rank in (0, 1):
+        (tmp_path / f"run.rank{rank}.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    refused(capsys, "import", str(tmp_path), "-o", str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
 def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, capsys):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()

@@ -254,17 +254,6 @@ def test_what_differs_is_said_and_nothing_else(part, changed, slug, severity):
     assert found[0]["before"] != found[0]["after"]
 
 
-def test_one_name_in_two_folders_is_said_unless_they_are_of_one_commit():
-    def found(*folders, commit=None):
-        environment = {**_MADE["environment"], "commit": commit}
-        sides = [side(name, 1.0, script=f"{folder}/train.py", environment=environment)
-                 for name, folder in zip("ab", folders, strict=True)]  # fmt: skip
-        return [(each["slug"], each["before"]) for each in compare(*sides)["inequalities"]]
-
-    assert found("/gone/a", "/gone/b") == [("folder", "/gone/a")]
-    assert found("/gone/a", "/gone/b", commit="77aa") == found("/gone/a", "/gone/a") == []
-
-
 def test_a_built_in_function_has_no_place_and_next_to_nothing_is_not_told():
     def tables(*functions):
         same = {"phase": "step", "file": "~", "line": 0, "own": False}

@@ -46,9 +46,6 @@ def test_each_has_its_bytes_and_the_time_in_which_operators_ran_beside_it():
     assert records(host, left_out=[0]) == others[1:]
     assert [row[3] for row in records(host, shapes=False)] == [None, None, None]
     assert records(WORK) == []
-
-
-def test_lists_of_tensors_of_unknown_types_have_no_bytes():
     [row] = records([*WORK, collective("gloo:allgather", 5, 6, (3,), dtypes=["TensorList"])])
     assert row[3] is None
 
