@@ -118,6 +118,12 @@ class Meetings:
         [(rank, times)] = Counter(each.last for each in first.values()).most_common(1)
         return rank if chance(times, len(first) - times, ranks) < _BY_CHANCE else None
 
+    def waits_for_s(self, rank: int) -> float:
+        """Return how long the others wait for a rank in a step, where it is the last."""
+        others = len(self.met[0].spans) - 1
+        waited = sum(each.skew_s for each in self.met if each.last == rank)
+        return waited * (others + 1) / others / self.steps
+
     def facts(self, met: Sequence[Meeting]) -> rank_rows.Meetings:
         """Return the figures of some of them per step."""
         sizes = [each.key[1] for each in met]

@@ -21,7 +21,7 @@ from profstack.code_owner import place_words
 from profstack.compare.inequalities import step_flop
 from profstack.compare.places import Places
 from profstack.compare.sides import Side
-from profstack.findings.reading import source_line
+from profstack.findings.reading import is_profiled, source_line
 from profstack.ranks.collectives import Call, Meetings, meetings, mismatch
 from profstack.ranks.straggler import (
     LEAST_LATE,
@@ -75,13 +75,13 @@ def merged(
         slim = _reduced(read(name))
         ranks.append(Rank(slim["run"]["rank"] or 0, name, slim))
     ranks.sort(key=lambda rank: rank.number)
-    found = straggler(ranks)
+    called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
+    met = meetings(called, {rank.number: rank.report["run"].get("node") for rank in ranks})
+    found = straggler(ranks) or _last_to_come(ranks, met)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), ranks[0])
     report = copy.copy(read(shown.folder))
     missing = _missing(ranks, recorded)
     own = [rank.own_s for rank in ranks if rank.own_s is not None]
-    called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
-    met = meetings(called, {rank.number: rank.report["run"].get("node") for rank in ranks})
     report["ranks"] = {
         "count": len(ranks),
         "world_size": shown.report["run"]["world_size"],
@@ -119,6 +119,29 @@ def merged(
     words = "" if met is None else _meeting_words(met, tables["collectives"])
     report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
     return report
+
+
+def _last_to_come(ranks: Sequence[Rank], met: Meetings | None) -> Straggler | None:
+    """Return the rank for which the others wait in their collectives, where no step is clean.
+
+    In a run a machine that is busy for a slice may make one rank the last of all its steps: there
+    the clean steps decide.
+    """
+    late = None if met is None else met.late_rank
+    steps = [rank.step_s for rank in ranks if rank.step_s]
+    profiled = all(is_profiled(rank.report) for rank in ranks)
+    if met is None or late is None or not steps or not profiled:
+        return None
+    late_s = met.waits_for_s(late)
+    if late_s < LEAST_LATE * median(steps):
+        return None
+    return {
+        "rank": late,
+        "late_s": late_s,
+        "since_step": None,
+        "rare": None,
+        "whole_node": False,
+    }
 
 
 def _with_meetings(rows: Sequence[CollectiveRow], met: Meetings | None) -> list[CollectiveRow]:

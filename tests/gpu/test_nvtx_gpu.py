@@ -9,7 +9,7 @@ import pytest
 from profstack.privacy import package_version
 from profstack.readers import nvtx as readers_nvtx
 from profstack.readers.nsys import tool
-from tests.support.gpu_programs import NEEDS_GPU, program, python, reported_program
+from tests.support.gpu_programs import NEEDS_GPU, program, python
 from tests.support.processes import clean_environment
 from tests.support.tables import cases
 
@@ -45,14 +45,6 @@ def test_the_profiler_is_started_and_stopped_with_each_slice(tmp_path, first, is
     calls, notes, initialised = json.loads(python(tmp_path, "-c", _COUNTED.format(first=first)))
     assert (calls, initialised) == (["start", "stop", "start", "stop"] * is_used, is_used)
     assert not [note for note in notes if note[0] == "cuda-profiler"]
-
-
-def test_without_a_listener_ranges_are_emitted(tmp_path):
-    report = reported_program(tmp_path, program(steps=60), "--layers", "nvtx,watch")
-    layer = next(layer for layer in report["layers"] if layer["name"] == "nvtx")
-    assert layer["status"] == "emitted"
-    assert not [each for each in report["warnings"] if each["slug"] == "cuda-profiler"]
-    assert {"step", "module"} <= {row["kind"] for row in report["tables"]["ranges"]}
 
 
 def an_nsys_for_ranges():

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from profstack.bench.measure import Policy
-from profstack.bench.subject import Subject, of_model
-from profstack.bench.variant_build import build
+from profstack.bench.subject import of_model
 from profstack.bench.variants import compare
 from profstack.stats.clock import Clock
 from tests.support.reports import breaks_of_schema
@@ -115,9 +114,3 @@ def test_no_compiler_is_unavailable_with_what_to_install():
     assert "install g++" in rows["compile"]["reason"]
     assert rows["compile"]["median_s"] is None
     assert rows["script"]["status"] == "measured"
-
-
-def test_a_function_can_be_compiled():
-    weight = torch.randn(8, 8)
-    step = Subject("step", lambda: torch.tanh(weight) + 1)
-    assert torch.allclose(build("compile", step).step(), step.step())

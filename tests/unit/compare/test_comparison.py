@@ -337,14 +337,6 @@ def test_rows_of_a_table_leave_out_their_own_extremes():
     assert (change["before"], change["beyond_noise"]) == (pytest.approx(4.25e-4), True)
 
 
-def test_a_single_process_of_a_benchmark_has_the_median_of_its_report():
-    for processes, medians in ((2, [0.5, 0.7]), (1, [0.01])):
-        between = {"medians_s": [0.5, 0.7, None], "processes": processes}
-        made = recording()
-        made["benchmark"] |= {"median_s": 0.01, "between_process": between}
-        assert Side("a", [made]).medians_s == medians
-
-
 def test_a_finding_counts_where_half_of_the_recordings_that_could_see_it_have_it():
     ran = [{"name": "clean", "status": "recorded"}, {"name": "torch", "status": "recorded"}]
     first = [finding("deep", 2, "torch"), finding("rare", 3, "clean", "other")]

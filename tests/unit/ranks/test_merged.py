@@ -6,6 +6,7 @@ import pytest
 
 from profstack.ranks.collectives import Call
 from profstack.ranks.merged import MOST_BINS, merged
+from profstack.ranks.straggler import LEAST_LATE
 from tests.support.launches import CLEAN, launch
 from tests.support.tables import missing, near, of, rows_of
 
@@ -127,6 +128,28 @@ def test_collectives_of_all_ranks_are_said_and_stand_beside_the_shown_ranks_own(
     told = joined(ranks, calls=calls.__getitem__)["warnings"][0]
     assert told["slug"] == "collectives-differ"
     assert told["text"].startswith("in step 4 ")
+
+
+def test_where_no_step_is_clean_the_rank_that_comes_last_is_the_one_that_is_waited_for():
+    ranks = launch(3, noise=0.0, traced={})
+    step_s = ranks[0].step_s
+
+    def found(late, *, steps=12, mode="profiled"):
+        for rank in ranks:
+            rank.report["benchmark"]["mode"] = mode
+
+        def calls(folder):
+            late_s = late * step_s * (folder == ranks[2].folder)
+            return [Call(at, "gloo:all_reduce", 8, at + late_s, at + 0.5) for at in range(steps)]
+
+        return joined(ranks, calls=calls)["ranks"]["straggler"]
+
+    told = found(LEAST_LATE * 1.01)
+    assert of(told, "rank late_s since_step") == near(2, LEAST_LATE * 1.01 * step_s, None)
+    # By less of the step, by chance, or where clean steps decide, it is nobody.
+    assert found(LEAST_LATE * 0.99) is None
+    assert (found(0.5, steps=7) is None, found(0.5, steps=8) is None) == (True, False)
+    assert found(0.5, mode="pipelined") is None
 
 
 def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
