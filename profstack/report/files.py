@@ -178,7 +178,7 @@ def read(path: Path, remedy: str, parts: Parts = _NO_PARTS) -> Report:
     """
     from profstack.storage.schema.facts import EnvironmentFacts
     from profstack.storage.schema.report import Report
-    from profstack.storage.untrusted import parsed, read_text, typed
+    from profstack.storage.untrusted import check_within, parsed, read_text, typed
 
     text = read_text(path)
     try:
@@ -187,6 +187,8 @@ def read(path: Path, remedy: str, parts: Parts = _NO_PARTS) -> Report:
             raise ValueError(problem)
         typed(report, Report)
         typed(report["environment"], EnvironmentFacts)
+        check_within(row["path"] for row in report["tables"]["artifacts"])
+        check_within(row["path"] for layer in report["layers"] for row in layer["artifacts"])
     except ValueError as error:
         raise RecordingError(str(error), where=str(path), next_step=remedy) from None
     return cast("Report", report)

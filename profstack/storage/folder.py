@@ -28,6 +28,7 @@ from profstack.storage.untrusted import (
     MOST_TEXT,
     Rows,
     check_file,
+    check_within,
     encodable,
     open_database,
     parsed,
@@ -329,6 +330,9 @@ def read_tables(folder: Path, names: Collection[str] | None = None) -> dict[str,
                 read[name] = database.read(table)
                 if name in TREES:
                     _check_tree(name, *read[name])
+            if "artifacts" in read:
+                columns, rows = read["artifacts"]
+                check_within(str(row[columns.index("path")]) for row in rows)
             return read
     except FileNotFoundError:
         raise RecordingError(

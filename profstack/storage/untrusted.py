@@ -14,10 +14,10 @@ import sqlite3
 import stat
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache, cached_property, partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import (
     Annotated,
     Any,
@@ -87,6 +87,14 @@ def read_json(path: Path, hint: object, *, inside: Path | None = None) -> Any:
         return typed(parsed(text), hint)
     except ValueError as error:
         raise _error(path, str(error)) from None
+
+
+def check_within(paths: Iterable[str]) -> None:
+    """Raise ValueError where the path of a recording's own file leads out of its folder."""
+    for path in paths:
+        pure = PureWindowsPath(path)
+        if pure.anchor or ".." in pure.parts:
+            raise ValueError(f"the file {path!r} leads out of the recording's folder")
 
 
 def _error(path: Path, what: str) -> RecordingError:

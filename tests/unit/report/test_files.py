@@ -82,12 +82,14 @@ def test_a_file_that_is_no_report_is_refused(tmp_path):
     whole = completed(build(), files.schema())
     files.write(whole, tmp_path / "report.json")
     assert files.load(tmp_path) == whole
+    outside = {**whole["tables"]["artifacts"][0], "path": "../x"}
     for changes, said in (
         ({"schema_version": SCHEMA_VERSION + 1}, f"version {SCHEMA_VERSION + 1}"),
         ({"tables": []}, "not a profstack report"),
         ({"tables": {**build()["tables"], "modules": {}}}, "not whole"),
+        ({"tables": {**whole["tables"], "artifacts": [outside]}}, "leads out of the recording"),
     ):
-        files.write({**build(), **changes}, tmp_path / "report.json")
+        files.write({**whole, **changes}, tmp_path / "report.json")
         with pytest.raises(RecordingError, match=said) as caught:
             files.load(tmp_path)
         assert f"profstack report {tmp_path}" in str(caught.value)
