@@ -58,7 +58,6 @@ def test_the_page_of_two_ranks_names_the_one_that_makes_the_other_wait(run_profs
     row = report["tables"]["ranks"][1]
     assert row["part"] == "data wait"
     assert row["file"] == str(tmp_path / "train.py")
-    # The function's first line, or the one in it that takes the time.
     assert SCRIPT.splitlines()[row["line"] - 1].strip() in ("time.sleep(0.003)", GET_ITEM)
     # One bucket of all parameters; the late rank sleeps 24 ms, of which the mean rank waits half.
     [row] = report["tables"]["collectives"]
