@@ -497,8 +497,8 @@ WARNINGS: dict[str, str] = {
     # -- several ranks --
     "rank-ended": "a rank did not come to its end by itself",
     "rank-missing": "a rank that was to record left no report",
-    "collectives-differ": "ranks called different collectives in one step: of one group that is a "
-    "mistake, of several it may be meant",
+    "collectives-differ": "ranks called different collectives: in one group that is a mistake, in "
+    "several it may be meant",
     "ranks-differ": "the ranks' work is not the same: where ranks hold parts of one model, that is "
     "meant",
     # -- how far the clean time is to be trusted --

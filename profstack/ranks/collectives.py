@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -220,36 +220,43 @@ def _clocks(
     return offset, error_s
 
 
-def mismatch(calls: Calls) -> str:
-    """Return what the ranks called in the first step in which it was not the same; or "".
+# All ranks of a group give these tensors of one size.
+_ONE_SIZE = re.compile(r":_?(all_?reduce|reduce_scatter|broadcast|reduce)")
 
-    A step that ended is meant: ranks that wait for each other for ever end in none.
+
+def mismatch(calls: Calls) -> str:
+    """Return which collectives one rank called and another did not, in steps of both; or "".
+
+    How often is not asked: one that runs across the edge of a step may count for either. Steps that
+    ended are meant: ranks that wait for each other for ever end in none.
     """
-    for step in sorted(_common(calls)):
-        called = {
-            rank: Counter((call.name, call.bytes) for call in each if call.step == step)
-            for rank, each in calls.items()
-        }
-        first, *others = sorted(called)
-        other = next((rank for rank in others if called[rank] != called[first]), None)
-        if other is not None:
-            one, two = (
-                _in_words(called[rank] - called[against])
-                for rank, against in ((first, other), (other, first))
-            )
+    steps = _common(calls)
+    first_of: dict[int, dict[Key, int]] = {}
+    for rank, each in calls.items():
+        known = first_of.setdefault(rank, {})
+        for call in sorted(each, key=lambda call: call.step):
+            if call.step in steps:
+                size = call.bytes if _ONE_SIZE.search(call.name) else None
+                known.setdefault((call.name, size), call.step)
+    first, *others = sorted(first_of) or [0]
+    for other in others:
+        one, two = (
+            {key: step for key, step in first_of[rank].items() if key not in first_of[against]}
+            for rank, against in ((first, other), (other, first))
+        )
+        if one or two:
+            step = min([*one.values(), *two.values()])
             return (
-                f"in step {step} the ranks called different collectives: beside those of both, "
-                f"rank {first} {one}, rank {other} {two}"
+                f"from step {step} on the ranks called different collectives: rank {first} alone "
+                f"{_in_words(one)}, rank {other} alone {_in_words(two)}"
             )
     return ""
 
 
-def _in_words(called: Counter[Key]) -> str:
-    """Return calls as "gloo:broadcast of 16 bytes, gloo:barrier 2 times"; "none" for no call."""
+def _in_words(called: Iterable[Key]) -> str:
+    """Return calls as "gloo:broadcast of 16 bytes, gloo:barrier"; "none" for no call."""
     told = [
-        name
-        + (f" of {format_bytes(size)}" if size is not None else "")
-        + (f" {count} times" if count > 1 else "")
-        for (name, size), count in sorted(called.items(), key=str)
+        name + (f" of {format_bytes(size)}" if size is not None else "")
+        for name, size in sorted(called, key=str)
     ]
     return ", ".join(told[:3]) or "none"
