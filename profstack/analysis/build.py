@@ -104,7 +104,7 @@ def table_reason(name: str, layers: Iterable[schema.LayerFacts], *, has_device: 
     if name in ("kernels", "gaps") and not has_device:
         return _NO_DEVICE
     if name == "collectives":
-        return "no collective was seen: gloo, NCCL and others name theirs"
+        return "no collective was seen: only backends such as gloo and NCCL name theirs"
     return _NOT_SEEN
 
 

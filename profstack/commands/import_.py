@@ -139,16 +139,19 @@ def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Names
     from profstack.report.screen import printable
     from profstack.storage.folder import create_folder
 
-    folder, failed = None, dict[int, ProfstackError]()
+    folder, failed, size = None, dict[int, ProfstackError](), world_size(ranks)
     for rank, files in sorted(ranks.items()):
         try:
-            taken = FORMAT.take(files, Request())
+            taken = FORMAT.take(files, Request(numbered=True))
         except ProfstackError as error:
             failed[rank] = error
             continue
-        folder = folder or _new_folder(arguments)
+        if folder is None:
+            if arguments.force and Path(arguments.output).is_dir():
+                _clear_ranks(Path(arguments.output))
+            folder = _new_folder(arguments)
         own = create_folder("", str(folder / f"rank-{rank:05d}"), force=False)
-        _write_run(own, rank=rank, world_size=world_size(ranks), recorded_ranks=len(ranks))
+        _write_run(own, rank=rank, world_size=size, recorded_ranks=len(ranks))
         _write(own, [(FORMAT, taken)])
         write_report(own)
         for line in taken.summary:
@@ -158,6 +161,22 @@ def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Names
     for rank, why in failed.items():
         print(printable(f"rank {rank} is left out: {why}"), file=sys.stderr)
     return write_merged(folder, ranks)
+
+
+def _clear_ranks(folder: Path) -> None:
+    """Remove the recordings of ranks in a folder, and the page of all of them."""
+    import shutil
+    from contextlib import suppress
+
+    from profstack.commands.merge import rank_folders
+
+    for each in (ranks := rank_folders(folder)):
+        shutil.rmtree(each)
+    for name in ("report.json", "report.html") if ranks else ():
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        # It stays where it holds anything.
+        (folder / "logs").rmdir()
 
 
 # Telling formats ----------------------------------------------------------------------------------

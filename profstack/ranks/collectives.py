@@ -8,10 +8,12 @@ together by the ends of collectives that all ranks leave at about the same momen
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -25,6 +27,10 @@ from profstack.units import format_bytes
 
 # A rank comes last by chance in one launch of so many.
 _BY_CHANCE = 0.001
+
+
+# What clocks tell apart.
+_CLOCK_S = 1e-6
 
 
 class Call(NamedTuple):
@@ -72,18 +78,18 @@ class Meeting:
     key: Key
     spans: Mapping[int, tuple[float, float]]
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The rank that came last."""
         return max(self.spans, key=lambda rank: self.spans[rank][0])
 
-    @property
+    @cached_property
     def skew_s(self) -> float:
         """How long the ranks waited for the last one to come, on average."""
         latest = self.spans[self.last][0]
         return fmean(latest - start for start, _ in self.spans.values())
 
-    @property
+    @cached_property
     def transfer_s(self) -> float:
         """From the moment at which all had come to the end on most ranks."""
         latest = self.spans[self.last][0]
@@ -101,28 +107,39 @@ class Meetings:
     met: Sequence[Meeting]
     clock_error_s: float
 
-    def of(self, key: Key) -> list[Meeting]:
-        """Return those of one name and size."""
-        return [each for each in self.met if each.key == key]
+    @cached_property
+    def by_key(self) -> dict[Key, list[Meeting]]:
+        """Those of each name and size."""
+        found: dict[Key, list[Meeting]] = defaultdict(list)
+        for each in self.met:
+            found[each.key].append(each)
+        return dict(found)
 
-    @property
+    @cached_property
     def late_rank(self) -> int | None:
         """The rank that comes last more often than by chance, by the first collective of steps."""
         first: dict[int, Meeting] = {}
+        begun: dict[int, float] = {}
         for each in self.met:
-            begun = min(start for start, _ in each.spans.values())
-            known = first.get(each.step)
-            if known is None or begun < min(start for start, _ in known.spans.values()):
-                first[each.step] = each
+            start = min(start for start, _ in each.spans.values())
+            if start < begun.get(each.step, math.inf):
+                first[each.step], begun[each.step] = each, start
         ranks = len(self.met[0].spans)
         [(rank, times)] = Counter(each.last for each in first.values()).most_common(1)
         return rank if chance(times, len(first) - times, ranks) < _BY_CHANCE else None
 
     def waits_for_s(self, rank: int) -> float:
-        """Return how long the others wait for a rank in a step, where it is the last."""
-        others = len(self.met[0].spans) - 1
-        waited = sum(each.skew_s for each in self.met if each.last == rank)
-        return waited * (others + 1) / others / self.steps
+        """Return how long the others wait for a rank in a step, where it is the last.
+
+        A moment at which several collectives wait for it counts once.
+        """
+        others = [each for each in self.met[0].spans if each != rank]
+        own = [each for each in self.met if each.last == rank]
+        waits = [
+            _together((each.step, each.spans[other][0], each.spans[rank][0]) for each in own)
+            for other in others
+        ]
+        return fmean(waits) / self.steps
 
     def facts(self, met: Sequence[Meeting]) -> rank_rows.Meetings:
         """Return the figures of some of them per step."""
@@ -134,18 +151,30 @@ class Meetings:
         return {
             "skew_s": sum(each.skew_s for each in met) / self.steps,
             "transfer_s": transfer_s / self.steps,
-            "bytes_per_s": moved / transfer_s if moved and transfer_s > 0.0 else None,
+            # A moment shorter than what a clock tells has no rate.
+            "bytes_per_s": moved / transfer_s if moved and transfer_s > _CLOCK_S else None,
             "last_rank": last,
             "last_share": times / len(met),
             "clock_error_s": self.clock_error_s,
         }
 
 
+def _together(spans: Iterable[tuple[int, float, float]]) -> float:
+    """Return the time in which at least one of the spans (step, begin, end) is open."""
+    total, until, of_step = 0.0, -math.inf, None
+    for step, begin, end in sorted(spans):
+        until = begin if step != of_step else max(until, begin)
+        total, until, of_step = total + max(end - until, 0.0), max(until, end), step
+    return total
+
+
 def meetings(calls: Calls, nodes: Mapping[int, int | None]) -> Meetings | None:
     """Return the collectives of all ranks; None where no step of all ranks has the same ones.
 
-    `nodes` are the numbers of the ranks' machines; ranks without one share a machine.
+    `nodes` are the numbers of the ranks' machines; ranks without one share a machine. None too
+    where nothing tells how far the machines' clocks are apart.
     """
+    calls = _with_sizes(calls)
     steps = _common(calls)
     by_rank = {rank: _in_turn(calls[rank]) for rank in calls}
     found: dict[tuple[int, Key, int], dict[int, tuple[float, float]]] = defaultdict(dict)
@@ -159,7 +188,10 @@ def meetings(calls: Calls, nodes: Mapping[int, int | None]) -> Meetings | None:
     }
     if not whole:
         return None
-    offset, error_s = _clocks([(turn[1][0], spans) for turn, spans in whole.items()], nodes)
+    clocks = _clocks([(turn[1][0], spans) for turn, spans in whole.items()], nodes)
+    if clocks is None:
+        return None
+    offset, error_s = clocks
     met = [
         Meeting(
             turn[0],
@@ -172,6 +204,17 @@ def meetings(calls: Calls, nodes: Mapping[int, int | None]) -> Meetings | None:
         for turn, spans in sorted(whole.items(), key=lambda item: str(item[0]))
     ]
     return Meetings(len({turn[0] for turn in whole}), met, error_s)
+
+
+def _with_sizes(calls: Calls) -> Calls:
+    """Return the calls without the sizes of those names of which a rank has none."""
+    unknown = {call.name for each in calls.values() for call in each if call.bytes is None}
+    if not unknown:
+        return calls
+    return {
+        rank: [call._replace(bytes=None) if call.name in unknown else call for call in each]
+        for rank, each in calls.items()
+    }
 
 
 def _common(calls: Calls) -> set[int]:
@@ -198,10 +241,10 @@ _ALL_WAIT = re.compile(r":_?(all|reduce_scatter|barrier)")
 def _clocks(
     spans: Sequence[tuple[str, Mapping[int, tuple[float, float]]]],
     nodes: Mapping[int, int | None],
-) -> tuple[dict[int | None, float], float]:
+) -> tuple[dict[int | None, float], float] | None:
     """Return how far each machine's clock is ahead of the first one's, and the error in seconds.
 
-    The error is half of the middle half of what single collectives say.
+    The error is half of the middle half of what single collectives say; None where none says it.
     """
     ranks = sorted(spans[0][1])
     machines = dict.fromkeys(nodes.get(rank) for rank in ranks)
@@ -214,9 +257,10 @@ def _clocks(
             for name, each in spans
             if _ALL_WAIT.search(name)
         ]
-        if ahead:
-            low, middle, high = np.quantile(ahead, (0.25, 0.5, 0.75)).tolist()
-            offset[machine], error_s = middle, max(error_s, (high - low) / 2)
+        if not ahead:
+            return None
+        low, middle, high = np.quantile(ahead, (0.25, 0.5, 0.75)).tolist()
+        offset[machine], error_s = middle, max(error_s, (high - low) / 2)
     return offset, error_s
 
 
@@ -227,10 +271,13 @@ _ONE_SIZE = re.compile(r":_?(all_?reduce|reduce_scatter|broadcast|reduce)")
 def mismatch(calls: Calls) -> str:
     """Return which collectives one rank called and another did not, in steps of both; or "".
 
-    How often is not asked: one that runs across the edge of a step may count for either. Steps that
-    ended are meant: ranks that wait for each other for ever end in none.
+    How often is not asked, and steps beside one that a rank lacks are left out: what runs across
+    the edge of a step may count for either. Steps that ended are meant: ranks that wait for each
+    other for ever end in none.
     """
-    steps = _common(calls)
+    calls = _with_sizes(calls)
+    common = _common(calls)
+    steps = {step for step in common if {step - 1, step + 1} <= common}
     first_of: dict[int, dict[Key, int]] = {}
     for rank, each in calls.items():
         known = first_of.setdefault(rank, {})

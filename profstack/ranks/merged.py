@@ -48,7 +48,7 @@ from profstack.storage.schema.report import (
     Tables,
     Verdict,
 )
-from profstack.storage.schema.rows import CollectiveRow
+from profstack.storage.schema.rows import ALONE, CollectiveRow
 from profstack.units import format_bytes, format_count, format_seconds, format_share
 
 # Columns of the picture of steps by rank.
@@ -76,7 +76,7 @@ def merged(
         ranks.append(Rank(slim["run"]["rank"] or 0, name, slim))
     ranks.sort(key=lambda rank: rank.number)
     called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
-    met = meetings(called, {rank.number: rank.report["run"].get("node") for rank in ranks})
+    met = meetings(called, {rank.number: _node(rank) for rank in ranks})
     found = straggler(ranks) or _last_to_come(ranks, met)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), ranks[0])
     report = copy.copy(read(shown.folder))
@@ -110,7 +110,9 @@ def merged(
         for key, reason in report["columns_reason"].items()
         if key.partition(".")[0] not in _JOINED
     }
-    report["columns_reason"] = {**of_one, **lacking}
+    alone = {key: "no step that all ranks recorded has them" for key in lacking
+             if key.startswith("collectives.") and lacking[key] == ALONE}  # fmt: skip
+    report["columns_reason"] = {**of_one, **lacking, **alone}
     report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
     report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
     if text := mismatch(called):
@@ -119,6 +121,12 @@ def merged(
     words = "" if met is None else _meeting_words(met, tables["collectives"])
     report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
     return report
+
+
+def _node(rank: Rank) -> int | None:
+    """Return the number of a rank's machine; of a trace each may be of another, below 0."""
+    node = rank.report["run"].get("node")
+    return -1 - rank.number if node is None and is_profiled(rank.report) else node
 
 
 def _last_to_come(ranks: Sequence[Rank], met: Meetings | None) -> Straggler | None:
@@ -150,7 +158,7 @@ def _with_meetings(rows: Sequence[CollectiveRow], met: Meetings | None) -> list[
         return list(rows)
     found = []
     for row in rows:
-        if own := met.of((row["name"], row["bytes"])):
+        if own := met.by_key.get((row["name"], row["bytes"])):
             facts = met.facts(own)
             row = {
                 **row,
@@ -169,13 +177,15 @@ def _meeting_words(met: Meetings, rows: Sequence[CollectiveRow]) -> str:
     facts = met.facts(met.met)
     rate, whole_s = facts["bytes_per_s"], sum(row["wall_s"] or 0.0 for row in rows)
     moved = f" ({format_bytes(rate)}/s)" if rate is not None else ""
-    beside = sum(row["hidden_s"] or 0.0 for row in rows) / whole_s if whole_s > 0.0 else 0.0
+    hidden = [row["hidden_s"] for row in rows if row["hidden_s"] is not None]
+    share = sum(hidden) / whole_s if whole_s > 0.0 else 0.0
+    beside = f" Operators overlap {format_share(share)} of their time."
     late = met.late_rank
     last = "the last one" if late is None else f"the last one, mostly rank {late},"
     return (
-        f" In a step's collectives a rank waits {format_seconds(facts['skew_s'])} for {last} "
-        f"to come, and the transfer then takes {format_seconds(facts['transfer_s'])}{moved}; "
-        f"operators run beside {format_share(beside)} of their time."
+        f" In the collectives of a step a rank waits {format_seconds(facts['skew_s'])} for {last} "
+        f"to come. The transfer then takes {format_seconds(facts['transfer_s'])}{moved}."
+        f"{beside if hidden else ''}"
     )
 
 

@@ -215,10 +215,16 @@ def _by_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
 def chance(own: int, others: int, ranks: int) -> float:
     """Return how likely one of equal ranks has so many of all late steps, or more."""
     total, share = own + others, 1.0 / ranks
+    if ranks < 2:
+        return 1.0
+    # By logarithms: of a thousand steps the ways are more than a number can hold.
     tail = sum(
-        math.comb(total, count) * share**count * (1.0 - share) ** (total - count)
+        math.exp(
+            math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+            + count * math.log(share) + (total - count) * math.log1p(-share)
+        )
         for count in range(own, total + 1)
-    )
+    )  # fmt: skip
     return min(ranks * tail, 1.0)
 
 

@@ -37,7 +37,8 @@ class Request:
     `slice` and `step` are the first numbers that the recording has free, `plan` is the plan that
     new slices join, `modules` are the numbers of the modules it has, by path. `origin_s` is when
     its times begin, in seconds since 1970, None where that is not known. The options are those of
-    the command.
+    the command. `numbered` means that steps keep the numbers of their marks, where they have any:
+    those of several ranks are told apart by them.
     """
 
     slice: int = 0
@@ -48,6 +49,7 @@ class Request:
     process: int | None = None
     nsys_path: str | None = None
     step_range: str | None = None
+    numbered: bool = False
 
 
 @dataclass

@@ -94,7 +94,7 @@ def check_within(paths: Iterable[str]) -> None:
     for path in paths:
         pure = PureWindowsPath(path)
         if pure.anchor or ".." in pure.parts:
-            raise ValueError(f"the file {path!r} leads out of the recording's folder")
+            raise ValueError(f"the file {path[:200]!r} leads out of the recording's folder")
 
 
 def _error(path: Path, what: str) -> RecordingError:

@@ -40,7 +40,7 @@ def test_collectives_have_the_wait_for_the_last_rank_beside_the_transfer(lab):
     lab.view(page_of(report), "ranks")
     assert {*lab.all("#meeting-table td")} > {"586 KiB", "16.5 ms", "2.00 ms", "75 %"}
     [lead] = lab.all("#meeting-lead")
-    assert "Rank 1 comes last in 75 % of them" in lead
+    assert "Rank 1 comes last in 75 % of the collectives" in lead
     assert "they may be 40.0 µs apart" in lead
     report["ranks"]["collectives"] = None
     lab.view(page_of(report), "ranks")

@@ -20,6 +20,7 @@ from profstack.readers.torchtrace.operator_inputs import Unknown, arguments_of, 
 from profstack.storage.schema.column import Records
 
 _S = 1e-9
+_ON_DEVICE = re.compile("nccl:|xccl:|hccl:")
 _COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|hccl):\w+")
 
 
@@ -36,7 +37,7 @@ def collective_records(
         return []
     # For each event the number of the collective that it lies in, from 1; 0 for none.
     within = events.inherit(_marks(len(events), called, np.arange(1, len(called) + 1)))
-    start, end = _spans(events, called, kernels, within)
+    start, end, on_device = _spans(events, called, kernels, within)
     hidden = _hidden_ns(events, owned.inside & (within == 0), start, end)
     order = np.argsort(start, kind="stable")
     steps = np.searchsorted(owned.boundaries_ns, events.start[called], side="right") - 1
@@ -48,9 +49,11 @@ def collective_records(
             "bytes": _bytes_of(events, int(called[at])) if shapes else None,
             "started_s": float(start[at]) * _S,
             "ended_s": float(end[at]) * _S,
-            "hidden_s": float(hidden[at]) * _S,
+            "hidden_s": None if on_device[at] else float(hidden[at]) * _S,
         }
         for at in order.tolist()
+        # What the host did to begin work of a device is no time of that work.
+        if on_device[at] or not _ON_DEVICE.match(events.names.values[events.names.ids[called[at]]])
     ]
 
 
@@ -63,11 +66,8 @@ def _bytes_of(events: HostEvents, position: int) -> int | None:
     inputs = events.inputs
     shapes = inputs.shapes[inputs.shape_ids[position]]
     given = arguments_of(shapes, inputs.types[inputs.type_ids[position]], ())
-    return (
-        None
-        if not given or any(isinstance(each, Unknown) for each in given)
-        else (tensor_bytes(given))
-    )
+    unknown = not given or any(isinstance(each, Unknown) for each in given)
+    return None if unknown else tensor_bytes(given)
 
 
 def _marks(size: int, at: Ints, values: Ints) -> Ints:
@@ -78,19 +78,23 @@ def _marks(size: int, at: Ints, values: Ints) -> Ints:
 
 def _spans(
     events: HostEvents, called: Ints, kernels: Sequence[Any], within: Ints
-) -> tuple[Ints, Ints]:
-    """Return begin and end of each collective: of its kernels where it launched any."""
+) -> tuple[Ints, Ints, Bools]:
+    """Return begin and end of each collective, and whether they are those of its kernels."""
     start, end = events.start[called].copy(), events.end[called].copy()
+    on_device = np.zeros(len(called), np.bool_)
     if not len(kernels):
-        return start, end
+        return start, end, on_device
     launched = launchers(events, kernels)
     number = np.where(launched >= 0, within[np.maximum(launched, 0)], 0)
     begun = integers(kernels, "start_ns")
     ended = begun + integers(kernels, "duration_ns")
-    for at in np.unique(number[number > 0]).tolist():
-        own = number == at
-        start[at - 1], end[at - 1] = begun[own].min(), ended[own].max()
-    return start, end
+    own = np.flatnonzero(number > 0)
+    at = number[own] - 1
+    on_device[at] = True
+    start[on_device], end[on_device] = np.iinfo(np.int64).max, 0
+    np.minimum.at(start, at, begun[own])
+    np.maximum.at(end, at, ended[own])
+    return start, end, on_device
 
 
 def _hidden_ns(events: HostEvents, counted: Bools, start: Ints, end: Ints) -> Ints:
@@ -101,10 +105,14 @@ def _hidden_ns(events: HostEvents, counted: Bools, start: Ints, end: Ints) -> In
     begun, over = events.start[at], np.maximum.accumulate(events.end[at])
     # What begins within an earlier one counts from that one's end on: no moment counts twice.
     begun = np.maximum(begun, np.concatenate((begun[:1], over[:-1])))
-    return np.array(
-        [
-            np.maximum(np.minimum(over, until) - np.maximum(begun, since), 0).sum()
-            for since, until in zip(start.tolist(), end.tolist(), strict=True)
-        ],
-        np.int64,
-    )
+    # Time of operators up to each begin, and from there to any moment.
+    done = np.concatenate(([0], np.cumsum(over - begun)))
+
+    def until(moments: Ints) -> Ints:
+        known = np.searchsorted(begun, moments, side="right")
+        last = np.maximum(known - 1, 0)
+        past = np.maximum(over[last] - moments, 0) if len(over) else np.zeros(len(moments), int)
+        found: Ints = done[known] - np.where(known > 0, past, 0)
+        return found
+
+    return until(end) - until(start)

@@ -373,7 +373,7 @@ def _add_trace(made: _Import, trace: SavedTrace, index: int) -> str:
     observed = ObservedSlice(index, trace.kernels, trace.shapes, trace.memory, trace.runtime)
     frames, notes = slice_tables(owned, observed)
     for name, rows in frames.items():
-        if name == "launches":
+        if name in ("launches", "collectives"):
             rows = [{**row, "step": places[int(row["step"] or 0)]} for row in rows]
         made.frames[name] += rows
     for slug, text in notes:
@@ -434,6 +434,8 @@ def _steps_thread(trace: SavedTrace, steps: Steps, thread: int) -> int:
 def _add_steps(made: _Import, trace: SavedTrace, steps: Steps, index: int, phase: str) -> None:
     """Add the rows of the slice and of its steps."""
     request, first = made.request, made.request.step + made.steps
+    if request.numbered and steps.rule == _BY_MARK:
+        first = int(steps.numbers[0])
     walls, starts = (steps.end - steps.start) * _S, (steps.start - made.begin) * _S
     whole = steps.rule == _WHOLE
     made.frames["slices"].append(
@@ -511,22 +513,24 @@ def _in_words(trace: SavedTrace, steps: Steps) -> str:
 
 # Ranks --------------------------------------------------------------------------------------------
 
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d+)')
-_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*"?(\d+)')
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)")
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,7})\b')
+_WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*"?(\d{1,7})\b')
+_RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[-_.]?(\d{1,7})(?!\d)")
+_RANK_FOLDER = re.compile(r"rank[-_.]?(\d{1,7})")
 
 
 def by_rank(files: Sequence[Path]) -> dict[int, list[Path]]:
     """Sort traces by rank: by what they say themselves, else by the names of file or folder.
 
-    What says nothing is of rank 0.
+    What says nothing is of rank 0. The folder is the file's own, or the one around that.
     """
     ranks: dict[int, list[Path]] = defaultdict(list)
     for path in files:
+        folders = (_RANK_FOLDER.fullmatch(name) for name in path.parts[-3:-1])
         found = (
             _RANK.search(beginning(path))
             or _RANK_IN_NAME.search(path.name)
-            or _RANK_IN_NAME.search("/".join(path.parts[-3:-1]))
+            or next(filter(None, folders), None)
         )
         ranks[int(found[1]) if found else 0].append(path)
     return ranks

@@ -94,7 +94,7 @@ function drawMeetings(page) {
         met.last_rank +
         " comes last in " +
         formatPercent(met.last_share) +
-        " of them." +
+        " of the collectives." +
         (met.clock_error_s
           ? " The machines' clocks were put together by the ends of collectives; they may be " +
             formatSeconds(met.clock_error_s) +

@@ -635,7 +635,9 @@ class GapRow(TypedDict):
     ]
 
 
-_ALONE = empty("the recordings of the other ranks tell: profstack merge DIR")
+# Why a rank's own page lacks them.
+ALONE = "the recordings of the other ranks tell: profstack merge DIR"
+_ALONE = empty(ALONE)
 _NOT_MATCHED = cell("no step that all ranks recorded has it on all of them")
 _Matched = Annotated[Raw, _ALONE, _NOT_MATCHED]
 
@@ -652,12 +654,17 @@ class CollectiveRow(TypedDict):
     ]
     calls: Annotated[Counted, "calls"]
     wall_s: Annotated[Raw, "time | time of its work, the wait for other ranks with it"]
-    hidden_s: Annotated[Raw, "beside work | time of that in which operators ran beside it"]
+    hidden_s: Annotated[
+        Raw,
+        "overlapped | time of that in which operators ran beside it",
+        empty("of work on a device it is not known what ran beside it"),
+        cell("of work on a device it is not known what ran beside it"),
+    ]
     skew_s: Annotated[_Matched, "wait for the last | until the last rank came, mean of all"]
     transfer_s: Annotated[_Matched, "transfer | from then to the end on most ranks"]
     bytes_per_s: Annotated[_Matched, "bytes/s | its bytes over the transfer"]
     last_rank: Annotated[Fact, "comes last | rank that came last most often", _ALONE, _NOT_MATCHED]
-    last_share: Annotated[_Matched, "in | share of its calls in which that one came last"]
+    last_share: Annotated[_Matched, "of calls | share of its calls in which that one came last"]
 
 
 class RegionRow(TypedDict):

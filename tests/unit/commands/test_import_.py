@@ -99,6 +99,7 @@ def test_traces_of_ranks_are_one_page_with_who_comes_last(tmp_path, capsys):
     assert found["verdict"]["sentence"] == said
     own = report(tmp_path / "all" / "rank-00001")
     assert (own["run"]["rank"], own["tables"]["collectives"][0]["bytes"]) == (1, 4096)
+    assert main(["import", str(tmp_path), "-o", str(tmp_path / "all"), "--force"]) == 0
     # None of them can be read.
     for rank in (0, 1):
         (tmp_path / f"run.rank{rank}.json").write_text('{"schemaVersion": 1, "traceEvents": []}')

@@ -38,7 +38,20 @@ def test_a_rank_waits_for_the_last_one_and_then_for_the_transfer():
     }  # fmt: skip
     met = meetings(twice, ALONE)
     assert figures(met, "skew_s transfer_s") == pytest.approx([5 / 3, 2.2])
-    assert (met.steps, len(met.of((REDUCE, 4000))), met.of((REDUCE, 8))) == (2, 2, [])
+    assert (met.steps, met.by_key) == (2, {(REDUCE, 4000): met.met})
+
+
+def test_a_moment_at_which_several_wait_counts_once():
+    # Rank 1 comes at 5 to two that are open since 1 and 2, and at 9 to one that is since 7.
+    met = meetings(
+        {0: called((1, 6), (2, 6), (7, 10)), 1: called((5, 6), (5.5, 6), (9, 10))}, ALONE
+    )
+    assert met.waits_for_s(1) == pytest.approx(4.5 + 2)
+    assert met.facts(met.met)["skew_s"] == pytest.approx((4 + 3.5 + 2) / 2)
+    # So many steps have more orders than a number can hold.
+    steps = range(2_000)
+    many = {rank: [Call(at, REDUCE, 8, at + rank / 9, at + 1) for at in steps] for rank in (0, 1)}
+    assert meetings(many, ALONE).late_rank == 1
 
 
 def test_only_what_all_ranks_called_in_a_step_of_all_is_matched():
@@ -72,29 +85,31 @@ def test_clocks_of_machines_are_put_together_by_the_ends():
     assert met.facts(met.met)["skew_s"] == pytest.approx(5 * (1.0 - 0.02) / 2)
     # Without it the clocks would be the wait.
     assert figures(meetings(calls, ALONE), "skew_s")[0] > 1000
-    # A broadcast tells nothing of clocks.
+    # A broadcast tells nothing of clocks, and so there is nothing to be told.
     named = {
         rank: [c._replace(name="gloo:broadcast") for c in each] for rank, each in calls.items()
     }
-    assert figures(meetings(named, nodes), "clock_error_s")[0] == 0.0
+    assert meetings(named, nodes) is None
 
 
-def test_different_calls_in_one_step_are_told_for_both_ranks():
-    same = called((1, 2), (3, 4))
-    calls = {
-        0: [*same, *called((5, 6), step=7)],
-        1: [*same, *called((5, 6), step=7, name="gloo:broadcast", size=16)],
-        2: [*same, *called((5, 6), step=7)],
-    }
+def test_different_calls_of_ranks_are_told_for_both():
+    same = [call for step in range(5, 10) for call in called((1, 2), (3, 4), step=step)]
+    other = called((5, 6), step=7, name="gloo:broadcast", size=16)
+    calls = {0: same, 1: [*same, *other], 2: same}
     assert mismatch(calls) == (
         "from step 7 on the ranks called different collectives: rank 0 alone none, rank 1 alone "
         "gloo:broadcast of 16 B"
     )
-    # How often is the edge's business, and so is the size of what has one of its own on each rank.
-    calls[1] = [*same, *called((5, 6), (7, 8), step=7), *called((8, 9), name=BARRIER, size=8)]
-    calls[0] += called((8, 9), name=BARRIER)
-    calls[2] += called((8, 9), name=BARRIER)
+    # How often is the edge's business, as are the outer steps; so is the size of what has one of
+    # its own on each rank, or none on one of them.
+    met = {rank: called((8, 9), step=7, name=BARRIER, size=rank) for rank in range(3)}
+    calls = {rank: [*same, *met[rank], *called((5, 6), step=7)] for rank in range(3)}
+    calls[1] += [call._replace(step=9) for call in other]
+    calls[2] = [call._replace(bytes=None) if call.name == REDUCE else call for call in calls[2]]
     assert mismatch(calls) == mismatch({}) == ""
+    # What is matched then has no size, and so no rate.
+    met = meetings({0: called((1, 2)), 1: called((1, 2), size=None)}, ALONE)
+    assert (met.met[0].key, figures(met, "bytes_per_s")) == ((REDUCE, None), [None])
 
 
 def test_calls_are_read_with_the_steps_of_the_run_and_without_the_first_round(tmp_path):

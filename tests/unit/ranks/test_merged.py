@@ -113,8 +113,8 @@ def test_collectives_of_all_ranks_are_said_and_stand_beside_the_shown_ranks_own(
     report["columns_reason"] = {"collectives.skew_s": "of one alone", "steps.cpu_s": "too short"}
     found = joined(ranks, calls=calls.__getitem__)
     assert found["verdict"]["sentence"].endswith(
-        " In a step's collectives a rank waits 12.0 ms for the last one to come, and the transfer "
-        "then takes 8.00 ms (500 MiB/s); operators run beside 25 % of their time. Rank 0: Of 0."
+        " In the collectives of a step a rank waits 12.0 ms for the last one to come. The transfer "
+        "then takes 8.00 ms (500 MiB/s). Operators overlap 25 % of their time. Rank 0: Of 0."
     )
     matched, alone = found["tables"]["collectives"]
     columns = "skew_s transfer_s bytes_per_s last_rank last_share"
@@ -124,6 +124,8 @@ def test_collectives_of_all_ranks_are_said_and_stand_beside_the_shown_ranks_own(
     assert "collectives.skew_s" not in found["columns_reason"]
     assert "no step that all ranks" in found["cells_reason"]["collectives.skew_s"]
     assert found["columns_reason"]["steps.cpu_s"] == "too short"
+    for each in calls.values():
+        each += [call(at, at + 1.0, step=at) for at in (3, 5)]
     calls["rank-00001"].append(call(1.1, 1.2)._replace(name="gloo:barrier"))
     told = joined(ranks, calls=calls.__getitem__)["warnings"][0]
     assert told["slug"] == "collectives-differ"
