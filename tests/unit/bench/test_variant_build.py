@@ -22,6 +22,8 @@ def test_reasons_hold_no_data_of_the_users():
     assert "Dictionary inputs differ" in reason
     assert why_failed(OSError("no source of <f at 0x7f12>"))[1] == "OSError: no source of <f>"
     assert why_failed(ValueError("first\nsecond")) == ("failed", "ValueError: first")
+    long, longer = (why_failed(ValueError("x" * count))[1] for count in (2_000, 3_000))
+    assert (long, long[-5:], len(long) < 1_000) == (longer, "xx...", True)
 
 
 def test_comparison_of_results():

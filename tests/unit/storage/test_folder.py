@@ -234,3 +234,5 @@ def test_the_file_of_the_run(folder, monkeypatch):
     facts = storage.run_times(before - 5, 4.5)
     assert (facts["started_at"], facts["duration_s"]) == (storage.iso(before - 5), 4.5)
     assert facts["finished_at"] >= storage.iso(before)
+    assert storage.exit_facts(-9) == {"exit_code": None, "signal": 9}
+    assert storage.exit_facts(0) == {"exit_code": 0, "signal": None}

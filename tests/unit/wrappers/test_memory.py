@@ -12,6 +12,7 @@ from mprof import read_mprofile_file
 
 from profstack.layer import SliceContext
 from profstack.readers.memory import memory_profiler as by_tool
+from profstack.readers.memory import readings
 from profstack.readers.memory.readings import MALLOC, Reading
 from profstack.wrappers.memory import MemoryWrapper, ModuleGrowth
 from tests.support.set_memory import HEAP, KEPT, marked, memory_is_set, take
@@ -183,3 +184,16 @@ def test_growth_of_modules_adds_up_over_the_steps_that_count(steps, left_out, ex
     modules = {3: SimpleNamespace(path="Net"), 5: SimpleNamespace(path="Net.a")}
     rows = growth.records(steps, modules, 2, left_out)
     assert sorted(tuple(row.values()) for row in rows) == expected
+
+
+def test_where_malloc_does_not_tell_the_growth_of_modules_says_so(observe, monkeypatch):
+    monkeypatch.setattr(readings, "_mallinfo", lambda: (None, "no malloc"))
+
+    def calls(told):
+        told.enter("module", "Net")
+        told.leave("module", "Net")
+
+    captured = observe(calls)
+    assert captured.frames["module_memory"][0]["calls"] == 2
+    text = "memory of modules is growth of the resident set: no malloc"
+    assert ("modules-by-resident-set", text) in captured.notes

@@ -135,3 +135,10 @@ def test_it_gives_way_for_the_whole_slice(wrapper, observe, mode, tmp_path):
     assert (wrapper.busy_reason(mode), sys.gettrace()) == (None, None)
     # The next slice is whole.
     assert any(observe(mode).frames.values())
+
+
+def test_the_events_of_a_step_are_learnt_from_one_as_from_several(wrapper, observe):
+    observe("timed", steps=1)
+    one = wrapper.step_limit()
+    observe("timed", steps=3)
+    assert wrapper.step_limit() == pytest.approx(one, rel=0.3)

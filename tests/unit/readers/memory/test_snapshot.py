@@ -131,6 +131,7 @@ def test_a_snapshot_is_recognised_and_any_other_pickle_is_not(written):
     value = snapshots.snapshot()
     for protocol in (2, 3, 4, 5):
         assert snapshot.recognise(pickle.dumps(value, protocol)[:300], "x")
+        assert snapshot.recognise(pickle.dumps({"segments": []}, protocol), "x")
     for other in (pickle.dumps([1, 2]), pickle.dumps(value, 0), b"segments", b""):
         assert not snapshot.recognise(other, "a.pickle")
 
