@@ -201,7 +201,7 @@ def meetings(calls: Calls, nodes: Mapping[int, int | None]) -> Meetings | None:
                 for rank, (start, end) in spans.items()
             },
         )
-        for turn, spans in sorted(whole.items(), key=lambda item: str(item[0]))
+        for turn, spans in whole.items()
     ]
     return Meetings(len({turn[0] for turn in whole}), met, error_s)
 

@@ -92,8 +92,27 @@ def merged(
         "collectives": None if met is None else met.facts(met.met),
     }
     places = _places(ranks, found, read)
+    rows = list(_rank_rows(ranks, places, missing))
+    _add_tables(report, ranks, shown, met, rows)
+    report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
+    if text := mismatch(called):
+        report["warnings"].insert(0, {"slug": "collectives-differ", "text": text})
+    lost = _mismatch(ranks, read), _ended(ranks, missing)
+    words = "" if met is None else _meeting_words(met, report["tables"]["collectives"])
+    report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
+    return report
+
+
+def _add_tables(
+    report: Report,
+    ranks: Sequence[Rank],
+    shown: Rank,
+    met: Meetings | None,
+    rows: list[RankRow],
+) -> None:
+    """Put the tables that join the ranks into the report, with the reasons of their columns."""
     tables = copy.copy(report["tables"])
-    tables["ranks"] = list(_rank_rows(ranks, places, missing))
+    tables["ranks"] = rows
     tables["rank_parts"] = list(_part_rows(ranks))
     tables["rank_steps"] = list(_step_rows(ranks))
     tables["collectives"] = _with_meetings(tables["collectives"], met)
@@ -114,13 +133,6 @@ def merged(
              if key.startswith("collectives.") and lacking[key] == ALONE}  # fmt: skip
     report["columns_reason"] = {**of_one, **lacking, **alone}
     report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
-    report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
-    if text := mismatch(called):
-        report["warnings"].insert(0, {"slug": "collectives-differ", "text": text})
-    lost = _mismatch(ranks, read), _ended(ranks, missing)
-    words = "" if met is None else _meeting_words(met, tables["collectives"])
-    report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
-    return report
 
 
 def _node(rank: Rank) -> int | None:
