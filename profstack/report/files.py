@@ -103,7 +103,7 @@ def complete_report(folder: Path) -> Report:
 
     Raise RecordingError where there is no recording.
     """
-    # These import pandas, which takes a while.
+    # These import numpy, which takes a while.
     from profstack.analysis.build import build_report
     from profstack.findings.judge import add_findings
     from profstack.storage.reader import Recorded
