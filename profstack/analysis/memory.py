@@ -234,12 +234,9 @@ def peak_sources(recorded: Recorded) -> Mapping[str, str]:
 
 def _main_device(holders: Sequence[Row]) -> str:
     """Return the accelerator with the highest peak in one slice; without one the host."""
-    peaks = {key: sum(known(rows, "bytes")) for key, rows in _by_slice(holders).items()}
+    groups = grouped(holders, "slice", "device")
+    peaks = {key: sum(known(rows, "bytes")) for key, rows in groups.items()}
     return max(peaks, key=lambda key: (key[1] != HOST, peaks[key]))[1]
-
-
-def _by_slice(holders: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    return grouped(holders, "slice", "device")
 
 
 def _of_observed_step(recorded: Recorded, table: str) -> list[Row]:
@@ -250,11 +247,8 @@ def _of_observed_step(recorded: Recorded, table: str) -> list[Row]:
     if not rows or not holders:
         return rows
     device = _main_device(holders)
-    peaks = {
-        number: sum(known(own, "bytes"))
-        for (number, of), own in _by_slice(holders).items()
-        if of == device
-    }
+    groups = grouped((row for row in holders if row["device"] == device), "slice")
+    peaks = {number: sum(known(own, "bytes")) for (number,), own in groups.items()}
     highest = max(peaks, key=lambda number: (peaks[number], -number))
     return [row for row in rows if row["slice"] == highest]
 

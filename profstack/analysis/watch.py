@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -111,7 +112,9 @@ class Watched:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         names = ("t_s", "frame", "region", "rss_bytes", "weight", "evaluating", "overdue")
-        rows = sorted(zip(*recorded.columns("watch_samples", *names), strict=True), key=_begin)
+        rows = sorted(
+            zip(*recorded.columns("watch_samples", *names), strict=True), key=itemgetter(0)
+        )
         times = [row[0] for row in rows]
         # When the resident set was read, and what it was.
         self.read_at: list[float] = []
@@ -190,10 +193,6 @@ class Watched:
 def watched(recorded: Recorded) -> Watched:
     """Return the samples of a recording; the last recording's are kept."""
     return Watched(recorded)
-
-
-def _begin(row: tuple[float, ...]) -> float:
-    return row[0]
 
 
 def _phases(recorded: Recorded, times: Sequence[float], overdue: Sequence[bool]) -> list[str]:

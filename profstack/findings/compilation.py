@@ -84,7 +84,7 @@ def versions(recorded: Recorded) -> list[Version]:
                 file=row["file"],
                 line=row["line"],
                 wall_s=(row["wall_s"] or 0.0) + backward_s.get(compile_id, 0.0),
-                step=during and during["step"],
+                step=None if during is None else during["step"],
                 undisturbed=during is not None and during["kind"] in UNOBSERVED,
                 guard=guard,
                 guard_file=file,
@@ -369,7 +369,7 @@ def _recompiled(
 def _steps_since(recorded: Recorded, of_function: Sequence[Version]) -> int:
     """Return the steps of the plan after the one in which the function was compiled first."""
     first = of_function[0].step
-    since = sum(first is None or row["step"] > first for row in recorded.steps)
+    since: int = sum(first is None or row["step"] > first for row in recorded.steps)
     return since + int(recorded.facts.get("steps_only_counted") or 0)
 
 

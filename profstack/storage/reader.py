@@ -270,9 +270,13 @@ class Recorded:
 
     def steps_of(self, slices: Iterable[int]) -> list[Row]:
         """Return the steps of the plan in these slices; shared slices have the same steps."""
-        wanted, numbers = set(slices), [row["step"] for row in self.steps]
-        spans = (_span(row, numbers) for row in self.slices if row["slice"] in wanted)
+        wanted = set(slices)
+        spans = (_span(row, self._numbers) for row in self.slices if row["slice"] in wanted)
         return [self.steps[at] for at in sorted({at for span in spans for at in span})]
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return [row["step"] for row in self.steps]
 
     @cached_property
     def _mixed(self) -> frozenset[int]:
