@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+# Parts of a report that are lists of rows, beside its tables.
+_LISTS = ("run_bar", "findings", "layers", "slices")
 PAGE_HEIGHT = "720px"
 # Findings in the answer of a line or a notebook's cell.
 MOST_FINDINGS = 3
@@ -103,8 +105,13 @@ class Recording:
     def to_pandas(self, name: str) -> DataFrame:
         """Return one table as a data frame; the next call returns the same object.
 
-        Raises KeyError, which names the tables, where there is no such table.
+        `run_bar`, `findings`, `layers` and `slices` of the report are such tables too. Raises
+        KeyError, which names the tables, where there is no such table.
         """
+        if name in _LISTS:
+            import pandas as pd
+
+            return pd.DataFrame(cast(Mapping[str, Sequence[object]], self.to_dict())[name])
         if name not in REPORT:
             raise KeyError(f"no table {name!r}; the tables are {', '.join(REPORT)}")
         if name in self._frames:
@@ -143,14 +150,15 @@ class Recording:
             ) from error
         return target
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the page to a file, or as `report.html` into a folder; returns the file.
 
-        Its links lead to the recording's own folder: `save` the recording to keep those files.
+        Without `path` it is the recording's name with `.html`, in the working folder. Its links
+        lead to the recording's own folder: `save` the recording to keep those files.
         """
         from profstack.report import html
 
-        page = Path(path)
+        page = Path(f"{folder_name(self.name)}.html" if path is None else path)
         if page.is_dir():
             page = page / "report.html"
         with naming_arguments("path"):

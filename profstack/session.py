@@ -303,8 +303,11 @@ class Session:
                 next_step=f"with Session(...) as session: session.{method}(...)",
             )
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page of the recording to a file or into a folder; return the file."""
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the page of the recording to a file or into a folder; return the file.
+
+        Without `path` it is `NAME.html` in the working folder.
+        """
         return self.recording.report(path)
 
     def _repr_html_(self) -> str | None:

@@ -38,6 +38,7 @@ from profstack.storage.schema.layer_table import LayerTable
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 from profstack.storage.schema.rows import NOT_CALIBRATED, ModuleRow
 from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
+from profstack.units import format_seconds
 
 # -----------------------------------------------------------------------------
 # Tables that layers declared themselves, with figures per step.
@@ -202,7 +203,7 @@ def build_report(recorded: Recorded) -> schema.Report:
         "argv": run.get("argv", []),
         "status": status(recorded),
         "status_reason": status_reason(recorded),
-        "run": {**_run(recorded), "items_per_s": _run_rate(recorded, step, mark, run_parts)},
+        "run": {**_run(recorded), "items_per_s": _run_rate(recorded, mark, run_parts)},
         "environment": {"python": None, "torch": None, **environment},
         "step": step,
         "slices": _slices(recorded),
@@ -421,9 +422,9 @@ def _run(recorded: Recorded) -> schema.Run:
 
 
 def _run_rate(
-    recorded: Recorded, step: schema.StepFacts, mark: schema.Benchmark, parts: list[schema.RunPart]
+    recorded: Recorded, mark: schema.Benchmark, parts: list[schema.RunPart]
 ) -> float | None:
-    """Return items of all steps over the run's time, less what profstack added.
+    """Return items of the steps of all loops of the phase over the run's time, without profstack's.
 
     Steps whose batch was not read count as the mean of the others.
     """
@@ -431,7 +432,13 @@ def _run_rate(
     if mark["items_per_s"] is None or not batches or not parts:
         return None
     own_s = sum(part["wall_s"] for part in parts if part["part"] != PROFSTACK)
-    return step["count"] * fmean(batches) / own_s if own_s > 0 else None
+    by_plan = grouped(recorded.table("steps"), "plan")
+    items = sum(
+        count * fmean(known(by_plan.get((plan,), ()), "batch_size") or batches)
+        for plan, count in recorded.plan_steps.items()
+        if recorded.loop_facts(plan).get("phase", recorded.phase) == recorded.phase
+    )
+    return items / own_s if own_s > 0 else None
 
 
 def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
@@ -516,6 +523,13 @@ def _run_warnings(
         warnings += _of_profiler(recorded)
     else:
         warnings += [*loop_warnings(recorded, loop_rows(recorded)), *clean.warnings]
+    for step in recorded.paused_steps[:1]:
+        text = (
+            f"step {step['step']}, which a layer watched, waited {format_seconds(step['wait_s'])} "
+            "before its first work: such a pause is rare, and no part of the step's figures; it is "
+            "listed among the outliers"
+        )
+        warnings.append({"slug": "pauses", "text": text})
     for layer, selection in selections.items():
         if selection is not None and selection.mixed:
             text = (

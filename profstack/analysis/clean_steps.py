@@ -15,7 +15,7 @@ from profstack.stats.summary import ratio_interval
 from profstack.stats.warmup import Warmup, detect
 from profstack.storage.reader import Recorded, Row, flags_of, known
 from profstack.storage.schema.report import BenchResult, ReportWarning
-from profstack.storage.vocabulary import BENCH_FACT, WORKER
+from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import format_seconds
 
 # --- Where a run's warm-up ends -------------------------------------------------------------------
@@ -101,12 +101,7 @@ UNOBSERVED = ("startup", "settle", "clean", "watch")
 
 # A smaller change of the clean steps after an observer gets no warning.
 _LASTING = 0.02
-# A pause is of the run, and not of the step: it takes so many medians, and without pauses the mean
-# step is shorter by more than a tenth. One or two among the steps may be as much as the first share
-# of them, those that come again (as a checkpoint each 50 steps does) the second.
-PAUSE = 5.0
-MOST_PAUSES = 2
-RARE, RARE_AGAIN = 0.05, 0.02
+# Pauses matter where without them the mean step is shorter by more than a tenth.
 _MATTERS = 0.1
 Clock = Literal["host", "device"]
 Times = npt.NDArray[np.float64]
@@ -213,21 +208,6 @@ def timed_steps(steps: Sequence[Row]) -> list[Row]:
     return [row for row in timed if not is_flagged(row, "eval", "partial", "loop")]
 
 
-def rare_pauses(recorded: Recorded, times: Sequence[float]) -> list[bool]:
-    """Return which times of steps are rare pauses.
-
-    With DataLoader workers a rare long step is the wait for all of them: it is none.
-    """
-    if not times:
-        return []
-    # Shorter ones are the noise of a loaded machine.
-    least = max(PAUSE * median(times), max(times) / 3)
-    long = [each > least for each in times]
-    most = max(min(MOST_PAUSES, RARE * len(times)), RARE_AGAIN * len(times))
-    has_workers = any(row["kind"] == WORKER for row in recorded.table("thread_times"))
-    return [False] * len(times) if has_workers or sum(long) > most else long
-
-
 def _without_pauses(
     recorded: Recorded, clean: list[Row], clock: Clock
 ) -> tuple[list[Row], list[Row], list[ReportWarning]]:
@@ -236,7 +216,7 @@ def _without_pauses(
         row["wall_s"] if took_s is None else took_s
         for row, took_s in zip(clean, times_of(clean, clock), strict=True)
     ]
-    long = rare_pauses(recorded, times)
+    long = recorded.rare_pauses(times)
     usual = [each for each, is_long in zip(times, long, strict=True) if not is_long]
     paused = [row for row, is_long in zip(clean, long, strict=True) if is_long]
     if not paused or fmean(times) <= (1 + _MATTERS) * fmean(usual):

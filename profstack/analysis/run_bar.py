@@ -18,11 +18,11 @@ from functools import cached_property
 from statistics import fmean
 from typing import TypedDict, get_args
 
-from profstack.analysis.clean_steps import PAUSE, Clean
+from profstack.analysis.clean_steps import Clean
 from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, Row, in_order, known
+from profstack.storage.reader import PAUSE, Recorded, Row, in_order, known
 from profstack.storage.schema.report import RunFunction, RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import add_up
@@ -319,6 +319,7 @@ class _Run:
         """Divide a slice by the times of its steps, against the mean of the clean ones."""
         division, clean = self.division, self._clean.steps
         is_observed = row["layer"] is not None
+        paused = {step["step"] for step in self._recorded.paused_steps}
         compiling_s = _overlap(self._compiled, begin, end)
         division.add(FIRST, compiling_s)
         left_s = end - begin - compiling_s
@@ -334,7 +335,9 @@ class _Run:
                     owner = FIRST
                 elif "eval" in step["flags"].split():
                     owner = EVALUATION
-                elif not is_observed and beyond_s > (PAUSE - 1) * mean_s:
+                elif step["step"] in paused or (
+                    not is_observed and beyond_s > (PAUSE - 1) * mean_s
+                ):
                     owner = OTHER
                 else:
                     ordinary_s, count = ordinary_s + took_s, count + 1

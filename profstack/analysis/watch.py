@@ -28,7 +28,6 @@ from profstack.analysis.clean_steps import (
     Clean,
     in_progress,
     known_times,
-    rare_pauses,
     times_of,
 )
 from profstack.analysis.functions import PROFILED, FunctionKey
@@ -163,7 +162,7 @@ class Watched:
             (row for row in rows if (row["wall_s"] or 0.0) > 0 and row["kind"] in UNOBSERVED),
             "started_s",
         )
-        pauses = rare_pauses(self._recorded, [row["wall_s"] for row in unobserved])
+        pauses = self._recorded.rare_pauses([row["wall_s"] for row in unobserved])
         paused = [row for row, is_pause in zip(unobserved, pauses, strict=True) if is_pause]
         begins, walls = (
             np.array([row[name] for row in paused], dtype=float) for name in ("started_s", "wall_s")
@@ -268,7 +267,7 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     """Rows of `outliers`, the slowest first; `samples` is None if the run has no sample."""
     steps = recorded.steps
     own = (row for row in steps if row["kind"] == "watch" and (row["wall_s"] or 0.0) > 0)
-    steps = in_order([*own, *clean.paused], "started_s")
+    steps = in_order([*own, *clean.paused, *recorded.paused_steps], "started_s")
     if not steps:
         return []
     begins, walls = (

@@ -41,6 +41,8 @@ class PaddingNotes:
         self._torch = torch
         self._embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         self._counts = _Counts()
+        # Rows and tokens of the batch before.
+        self._shape = (0, 0)
         self._named: dict[str, Any] = {}
         # Size and `padding_idx` of the largest embedding that takes a tensor, by its name.
         self._embedded: dict[str, tuple[int, int | None]] = {}
@@ -125,7 +127,13 @@ class PaddingNotes:
         padded = next(
             (found for mask in told if (found := _masked(values, mask)) is not None), None
         )
-        if padded is None:
+        # Text that is one token longer at each call is being generated: what it repeats was made.
+        (rows, length), (before, shorter) = values.shape, self._shape
+        self._shape = rows, length
+        is_made = rows == 1 or (rows == before and length == shorter + 1)
+        if padded is None and index is None and is_made:
+            padded = values != values
+        elif padded is None:
             padded = _repeated(values, index)
         counts = self._counts
         counts.inputs += 1

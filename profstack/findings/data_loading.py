@@ -526,10 +526,11 @@ def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float 
         )
     elif loading.cores < 2:
         words += "There is one core: workers would take it from the step. "
-    if functions and "collate" in f"{functions[0].row['name']} {functions[0].called_from}":
+    if functions and "collate" in f"{functions[0].place} {functions[0].called_from}":
         words += "Collate whole tensors at once (torch.stack, torch.cat) without Python loops. "
+    other = "Else make" if gain or "Collate whole" in words else "Make"
     return (
-        f"{words}Else make samples cheaper: decode and transform once and keep the result (in "
+        f"{words}{other} samples cheaper: decode and transform once and keep the result (in "
         "memory or in a file of tensors), or work on whole batches instead of sample after sample."
     )
 

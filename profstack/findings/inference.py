@@ -17,7 +17,7 @@ from statistics import median
 
 import numpy as np
 
-from profstack.analysis.clean_steps import UNOBSERVED, rare_pauses
+from profstack.analysis.clean_steps import UNOBSERVED
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report, SetupCalls
@@ -96,7 +96,7 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
     if len(known) < _FEWEST_CALLS or longer < _MOSTLY_LONGER * len(known):
         return
     alone = [(length, row["wall_s"]) for length, row in known if row["kind"] in UNOBSERVED]
-    pauses = rare_pauses(recorded, [wall_s for _, wall_s in alone])
+    pauses = recorded.rare_pauses([wall_s for _, wall_s in alone])
     slope, error = _line([each for each, is_long in zip(alone, pauses, strict=True) if not is_long])
     usual = float(median(lengths))
     step_s = reading.clean_step_s(report)

@@ -14,6 +14,7 @@ from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
 from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, outermost
+from profstack.findings.step_cut import Cut, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, StepPart
 from profstack.units import format_seconds, format_share
@@ -37,7 +38,8 @@ def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     if all(each["slug"] != rules.DATA_STARVED.slug for each in report["findings"]):
         yield from _waiting(recorded, step_s)
     count = 0
-    for site in call_sites(recorded) or _profiled_sites(report, step_s):
+    sites = seen_sites(recorded, report, host_cut(recorded, report))
+    for site in sites or _profiled_sites(report, step_s):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
             return
         # With less of a step the making of batches is no more than it commonly takes.
@@ -46,6 +48,43 @@ def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
             continue
         count += 1
         yield _finding(report, site, step_s)
+
+
+def seen_sites(recorded: Recorded, report: Report, cut: Cut | None) -> list[CallSite]:
+    """Return the sites of the steps; none has more of the step than the part that it is in.
+
+    The watch sees a thread where that lets the interpreter go: Python of less than 5 ms before is
+    seen on that line. The torch layer follows every line: a line of the loop that has much less of
+    the step there has the time of others.
+    """
+    sites = call_sites(recorded)
+    if cut is None:
+        return sites
+    lines = {(row["file"], row["line"]): row for row in report["tables"]["lines"]}
+    kept = []
+    for site in sites:
+        row = lines.get((site.file, site.line)) if site.name is None else None
+        is_known = row is not None and row["python_s"] is not None
+        if is_known and reading.line_s(row) < _MOSTLY * site.share * cut.median_s:
+            continue
+        most = _most_of(site, cut)
+        if most is not None and 0.0 < most < site.share:
+            site.lines = {key: share * most / site.share for key, share in site.lines.items()}
+            site.share = most
+        kept.append(site)
+    return sorted(kept, key=lambda site: -site.share)
+
+
+def _most_of(site: CallSite, cut: Cut) -> float | None:
+    """Return the share of the part of a step that a site beside the model is in."""
+    if cut.wait is None or site.part not in ("data wait", "other"):
+        return None
+    if site.part == "data wait":
+        return cut.wait
+    if cut.after is not None and (site.file, site.line, site.name) in cut.after.functions:
+        return cut.after_step
+    # All else of the loop's goes by before the first call.
+    return None if cut.has_loader else cut.wait + cut.after_step
 
 
 # Where a thread of a pool, or an event loop, waits for what to do next.

@@ -53,7 +53,8 @@ def without_torch(report: Report) -> tuple[str, str | None] | None:
     """Return why it was not armed, and what to do, where anything helps; None where it was."""
     row = next((row for row in report["layers"] if row["name"] == "torch"), None)
     if row is None:
-        return "the torch layer was not asked for", "leave out --light, --layers and --skip"
+        ways = "--light, --layers and --skip, or layers= of a Session"
+        return "the torch layer was not asked for", f"leave out {ways}"
     if row["status"] not in ("skipped", "unavailable", "failed"):
         return None
     because = f" ({row['reason']})" if row["reason"] else ""

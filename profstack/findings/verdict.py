@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width, step_name
-from profstack.analysis.call_sites import CallSite, call_sites
+from profstack.analysis.call_sites import CallSite
 from profstack.findings import imported, names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
 from profstack.findings.next_step import Lever, action, lever_of
+from profstack.findings.own_costs import seen_sites
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import (
@@ -293,7 +294,8 @@ def add_verdict(report: Report, recorded: Recorded) -> None:
             _add_maker(cut, recorded, report)
         report["step_bar"] = step_bar.step_bar(report, cut, device)
         step_bar.align_wait(report)
-        report["verdict"] = verdict(report, cut, device, call_sites(recorded))
+        sites = seen_sites(recorded, report, cut)
+        report["verdict"] = verdict(report, cut, device, sites)
     except Exception as error:
         # The figures are right without it.
         text = f"the verdict is missing: {type(error).__name__}: {error}"

@@ -408,7 +408,9 @@ def _print_run(screen: Screen, report: Report) -> None:
         return
     program_s = sum(row["wall_s"] for row in rows) - added_s
     added = f"; profstack added {format_seconds(added_s)}" if added_s else ""
-    screen.line(f"the run, {format_seconds(program_s)}{added}:")
+    rate = report["run"].get("items_per_s")
+    items = f", {format_count(rate)} items/s in all of it" if rate else ""
+    screen.line(f"the run, {format_seconds(program_s)}{items}{added}:")
     drawn = [
         (row["part"], share, row["wall_s"], _DRAWN_OF_RUN[row["part"]]) for row, share in shares
     ]

@@ -9,17 +9,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 from profstack.code_owner import cell_names
 from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
 from profstack.storage.schema.report import ImportedFile
 from profstack.storage.untrusted import Rows
-from profstack.storage.vocabulary import IMPORTS, STEP_PARTS
+from profstack.storage.vocabulary import IMPORTS, STEP_PARTS, WAIT, WORKER
 
 # Fewer steps than this, or a larger probe effect, and a time is not calibrated.
 FEWEST_STEPS = 3
 LARGEST_FACTOR = 3.0
+
+# A pause is of the run, and not of the step: it takes so many medians. One or two among the steps
+# may be as much as the first share of them, those that come again (as a checkpoint each 50 steps
+# does) the second.
+PAUSE = 5.0
+MOST_PAUSES = 2
+RARE, RARE_AGAIN = 0.05, 0.02
+# So much of a pause goes by before the step's first work where it is known to be no work.
+_WAITED = 0.9
 
 Number = TypeVar("Number", int, float)
 # A row of a recorded table by its columns, None where a value is missing.
@@ -39,6 +49,8 @@ class Selection:
     fewest: int = FEWEST_STEPS
     # Every slice has steps in which the script evaluated its model: the figures are of both.
     mixed: bool = False
+    # Every slice has a rare pause, and nothing tells whose time it is in.
+    paused: bool = False
 
     def in_words(self) -> str:
         """Return the number of steps in words."""
@@ -53,9 +65,9 @@ class Selection:
     def calibrated(self, total: float | None, clean_median_s: float | None) -> float | None:
         """Return a total's share of the slice's time, at the speed of the clean steps.
 
-        None where the slice is too short or was slowed too much.
+        None where the slice is too short, was slowed too much, or holds a pause.
         """
-        if total is None or clean_median_s is None or not self.wall_s:
+        if total is None or clean_median_s is None or not self.wall_s or self.paused:
             return None
         if self.steps < self.fewest or self.factor is None or self.factor > LARGEST_FACTOR:
             return None
@@ -115,10 +127,57 @@ class Recorded:
             found: list[Row] = [dict(zip(names, row, strict=True)) for row in rows]
             if name == "steps":
                 found = [{**row, "flags": row["flags"] or ""} for row in found]
+            if name == "module_times":
+                found = [self._without_pause(row) for row in found]
             if name == "artifacts":
                 found = [{**row, **self._packed(str(row["path"]))} for row in found]
             self._rows[name] = found
         return self._rows[name]
+
+    def _without_pause(self, row: Row) -> Row:
+        """Return a row of `module_times` less the pause in the wait of its slice."""
+        pause_s = self.pauses.get(row["slice"], 0.0)
+        if row["module_id"] != WAIT or not pause_s:
+            return row
+        times = ("forward_s", "forward_self_s")
+        return {**row, **{name: max((row[name] or 0.0) - pause_s, 0.0) for name in times}}
+
+    def rare_pauses(self, times: Sequence[float]) -> list[bool]:
+        """Return which times of steps are rare pauses.
+
+        With DataLoader workers a rare long step is the wait for all of them: it is none.
+        """
+        if not times:
+            return []
+        # Shorter ones are the noise of a loaded machine.
+        least = max(PAUSE * median(times), max(times) / 3)
+        long = [each > least for each in times]
+        most = max(min(MOST_PAUSES, RARE * len(times)), RARE_AGAIN * len(times))
+        has_workers = any(row["kind"] == WORKER for row in self.table("thread_times"))
+        return [False] * len(times) if has_workers or sum(long) > most else long
+
+    @cached_property
+    def paused_steps(self) -> list[Row]:
+        """Steps of the plan that a layer watched, and that waited long before their first work."""
+        # Those of the first round are slow by themselves.
+        settled = [row for row in self.steps if (row["round"] or 0) > 1 and row["wall_s"]]
+        long = self.rare_pauses([row["wall_s"] for row in settled])
+        rows = [row for row, is_long in zip(settled, long, strict=True) if is_long]
+        watched = {row["slice"] for row in self.slices if row["layer"] is not None}
+        waited = (row for row in rows if (row["wait_s"] or 0.0) >= _WAITED * row["wall_s"])
+        return [row for row in waited if row["slice"] in watched]
+
+    @cached_property
+    def pauses(self) -> dict[int, float]:
+        """Seconds of rare pauses, beyond a usual step, by the number of a watched slice."""
+        found: dict[int, float] = defaultdict(float)
+        if self.paused_steps:
+            usual_s = median(row["wall_s"] for row in self.steps if row["wall_s"])
+            for step in self.paused_steps:
+                for row in self.slices:
+                    if _span(row, [step["step"]]):
+                        found[row["slice"]] += step["wall_s"] - usual_s
+        return dict(found)
 
     def _packed(self, path: str) -> Row:
         """Return present name and size of a file that was packed after the run, as traces are."""
@@ -260,12 +319,17 @@ class Recorded:
         best = pure or chosen
         if late:
             best = [row for row in best if (row["round"] or 0) > 1] or best
+        best = [row for row in best if row["slice"] not in self.pauses] or best
+        pauses_s = math.fsum(self.pauses.get(row["slice"], 0.0) for row in best)
+        # Of the torch layer it is known that they are in the wait.
+        is_known = best[0]["layer"] == "torch" and best[0]["mode"] == "timed"
         return Selection(
             [row["slice"] for row in best],
             str(best[0]["mode"]),
             sum(known(best, "counted_steps")),
-            math.fsum(known(best, "counted_wall_s")),
+            math.fsum(known(best, "counted_wall_s")) - (pauses_s if is_known else 0.0),
             mixed=not pure,
+            paused=pauses_s > 0.0 and not is_known,
         )
 
     def steps_of(self, slices: Iterable[int]) -> list[Row]:

@@ -73,7 +73,7 @@ function drawOwners(page) {
 function drawMemoryOwners(box, page) {
   const table = page.tables.memory_owners;
   if (!table) {
-    lackingTable(box, page, "Whose the bytes are", "detail", "watched the memory of a step");
+    lackingTable(box, page, "Memory at the peak, by owner", "detail", "watched the memory of a step");
     return;
   }
   const records = asRecords(table);
@@ -82,7 +82,7 @@ function drawMemoryOwners(box, page) {
   const moments = isHistory ? HISTORY_MOMENTS : MOMENTS;
   const devices = [...new Set(records.map((record) => record.device))];
   box.append(
-    el("h3", {}, "Whose the bytes are"),
+    el("h3", {}, "Memory at the peak, by owner"),
     el(
       "p",
       { class: "lead" },

@@ -85,6 +85,36 @@ def test_notes_stand_once_with_paths_from_home(run):
     assert texts(report, "empty-capture") == []
 
 
+@pytest.mark.parametrize("place", ["wait", "work", "quick"])
+def test_a_pause_in_a_layers_slice_is_of_the_run_and_not_of_the_step(run, place):
+    run.clean(40)
+    long_s = 0.05 if place == "quick" else 2.0
+    walls = [0.012] * 7 + [long_s] + [0.012] * 12
+    waits = [0.002 if wall < long_s or place == "work" else wall - 0.01 for wall in walls]
+    times = [made.module_times(-1, None, sum(waits)), made.module_times(1, 20, 0.1)]
+    number = run.torch(walls, waits=waits, frames={"module_times": times})
+    run.cprofile(walls, waits=waits, frames={"functions": [function("pause", 3, 2.0)]})
+    run.writer.replace("modules", [made.module(1, "Net")])
+    report = run.finish()
+    rows = {row["path"]: row for row in report["tables"]["modules"]}
+    [called] = report["tables"]["functions"]
+    # Two among eighty steps are rare.
+    if place != "wait":
+        assert rows["Net"]["calibrated_s"] == pytest.approx(0.1 / sum(walls) * 0.01)
+        assert called["calibrated_s"] is not None
+        assert texts(report, "pauses") == []
+        return
+    beyond_s = 2.0 - median(step.wall_s for step in run.drawn)
+    wall_s = sum(walls) - beyond_s
+    assert rows["Net"]["calibrated_s"] == pytest.approx(0.1 / wall_s * 0.01)
+    assert rows["(wait)"]["self_s"] == pytest.approx((sum(waits) - beyond_s) / 20)
+    assert called["calibrated_s"] is None
+    paused = [step.step for step in run.of(number, number + 1) if step.wall_s == 2.0]
+    assert [row["index"] for row in report["tables"]["outliers"]] == paused
+    [text] = texts(report, "pauses")
+    assert f"step {paused[0]}," in text
+
+
 @pytest.mark.parametrize("calls", [1.01, 1.1])
 def test_items_per_second_need_a_model_that_is_called_once_a_step(run, calls):
     run.clean(10)

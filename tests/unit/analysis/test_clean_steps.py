@@ -7,6 +7,7 @@ import pytest
 
 from profstack.analysis import clean_steps as module
 from profstack.stats.blocks import COVERED
+from profstack.storage.vocabulary import WORKER
 from tests.support.recordings import Run
 from tests.support.tables import cases, rows_of
 
@@ -67,7 +68,7 @@ def test_a_rare_pause_is_of_the_run_and_not_of_the_step(run, count, long, factor
     if isinstance(kind, float):
         # Others of so much of a pause: below a third they are noise of the machine.
         walls[30:150:13] = [kind * factor * 0.01] * len(walls[30:150:13])
-    row = {"kind": module.WORKER if kind == "WORKER" else "native", "process": 1, "threads": 1}
+    row = {"kind": WORKER if kind == "WORKER" else "native", "process": 1, "threads": 1}
     clean, numbers, slugs = made(run, ("clean", walls, {"frames": {"thread_times": [row]}}))
     pauses = [*range(20, 20 + long)] if out else []
     assert [row["step"] for row in clean.paused] == pauses

@@ -91,6 +91,18 @@ def test_a_row_that_ends_in_one_such_token_ends_there_and_counts_add_up():
     assert notes.facts()["padding"] == {name: 2 * count for name, count in COUNTS.items()}
 
 
+def test_what_a_model_has_made_itself_is_no_padding():
+    notes = SetupNotes(torch, Places.of("/nowhere"))
+    texts = (*(IDS[:, :length] for length in (9, 10)), IDS[:1])
+    for text in texts:
+        notes.given(None, (), {"input_ids": text.contiguous()})
+        notes.enter("module", "Net", Net())
+        notes.leave("module", "")
+    # Of the first it is not known yet.
+    counts = {"inputs": 3, "tokens": 27 + 30 + 10, "padded": 5 + 2, "unused": 0}
+    assert notes.facts()["padding"] == counts
+
+
 @pytest.fixture(autouse=True)
 def _untouched():
     before = IDS.clone()

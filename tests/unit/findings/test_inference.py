@@ -1,5 +1,6 @@
 """Inference that does what only training needs, or does it again and again."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from profstack.findings import inference as module
 from profstack.findings import rules
 from profstack.findings.inference import inference
 from profstack.findings.model_setup import padding
+from profstack.storage.reader import Recorded
 from tests.support import findings as made
 from tests.support.findings import MS, STEP_S, links
 from tests.support.tables import cases, near, of, rows_of
@@ -36,6 +38,7 @@ def inferred(backward=0, **changes):
     slices = [{"slice": 1}, {"slice": changes.pop("slice", 2)}]
     steps = rows_of("shape wall_s kind", *changes.pop("steps", [("4x8", 1.0, "clean")] * 9))
     recording = SimpleNamespace(table=tables.__getitem__, slices=slices, steps=steps)
+    recording.rare_pauses = partial(Recorded.rare_pauses, recording)
     return inference(recording, report_of(**{"phase": "other", **changes}))
 
 

@@ -25,6 +25,7 @@ def found(monkeypatch):
         monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
         unseen = SimpleNamespace(of=lambda phase: [])
         monkeypatch.setattr(module, "watched", lambda recorded: unseen)
+        monkeypatch.setattr(module, "host_cut", lambda recorded, report: None)
         report = report_of(parts={"sources": [{"file": TRAIN, "text": "\n" * 42 + "  a += b\n"}]})
         return module.own_costs(None, report | {"findings": list(findings)})
 
@@ -42,6 +43,27 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert len(found(*[site(0.2)] * 5)) == 3
     least = rules.DATA_STARVED.threshold
     assert len(found(site(least, part="data wait"), site(0.99 * least, part="data wait"))) == 1
+
+
+def test_no_place_has_more_of_the_step_than_its_part_or_than_its_line_has(monkeypatch):
+    def shares(wait, after, *sites, python_s=None, has_loader=False):
+        monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
+        functions = {(TRAIN, 40, "after")}
+        cut = SimpleNamespace(wait=wait, after_step=after, median_s=STEP_S, has_loader=has_loader)
+        cut.after = SimpleNamespace(functions=functions)
+        row = {"file": TRAIN, "line": 40, "python_s": python_s, "operator_s": 0.0}
+        return [each.share for each in module.seen_sites(None, {"tables": {"lines": [row]}}, cut)]
+
+    assert shares(0.2, 0.1, site(0.4, "after"), site(0.25)) == near(0.25, 0.1)
+    assert shares(0.2, 0.1, site(0.4), site(0.4, part="data wait")) == near(0.3, 0.2)
+    assert shares(0.2, 0.1, site(0.4), has_loader=True) == near(0.4)
+    assert shares(None, 0.0, site(0.4)) == shares(0.0, 0.0, site(0.4)) == near(0.4)
+    # The torch layer follows every line.
+    for python_s, kept in ((0.5 * 0.4 * STEP_S, True), (0.49 * 0.4 * STEP_S, False), (None, True)):
+        assert shares(0.9, 0.0, site(0.4, name=None), python_s=python_s) == near(*[0.4] * kept)
+    made = site(0.4, "after")
+    shares(0.2, 0.1, made)
+    assert sum(made.lines.values()) == pytest.approx(0.1 * 0.9)
 
 
 @cases("slug line gain_ms part is_told", ("python-hot-spot", 40, 1.5, "other", False),
