@@ -56,9 +56,9 @@ def tokens(recorded: Recorded, clean: Clean) -> Tokens | None:
     cached = set(known(made, "cached"))
     return {
         "generations": len(made),
-        "sequences": _median(known(made, "sequences")),
+        "sequences": float(median(known(made, "sequences"))),
         "prompt_tokens": _median(known(made, "prompt_tokens")),
-        "new_tokens": _median(known(made, "new_tokens")),
+        "new_tokens": float(median(known(made, "new_tokens"))),
         "new_tokens_per_s": tokens_made / sum(known(made, "wall_s")),
         "first_token_p50_s": _median(first),
         "first_token_p90_s": float(np.quantile(first, 0.9)) if first else None,

@@ -385,7 +385,7 @@ class _Run:
             return 0.0
         numbers = {row["slice"] for row in loading}
         slices = (row for row in self._recorded.table("slices") if row["slice"] in numbers)
-        in_loader_s = sum(known(loading, "wall_s")) / sum(known(slices, "steps"))
+        in_loader_s: float = sum(known(loading, "wall_s")) / sum(known(slices, "steps"))
         wait_s, step_s = (fmean(known(waiting, name)) for name in ("wait_s", "wall_s"))
         return min(in_loader_s, wait_s) / step_s
 
