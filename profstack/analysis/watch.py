@@ -21,7 +21,6 @@ from statistics import correlation, median
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from profstack.analysis.clean_steps import (
     UNOBSERVED,
