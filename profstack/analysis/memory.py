@@ -236,7 +236,8 @@ def _main_device(holders: Sequence[Row]) -> str:
     """Return the accelerator with the highest peak in one slice; without one the host."""
     groups = grouped(holders, "slice", "device")
     peaks = {key: sum(known(rows, "bytes")) for key, rows in groups.items()}
-    return max(peaks, key=lambda key: (key[1] != HOST, peaks[key]))[1]
+    _, device = max(peaks, key=lambda key: (key[1] != HOST, peaks[key]))
+    return str(device)
 
 
 def _of_observed_step(recorded: Recorded, table: str) -> list[Row]:

@@ -53,22 +53,27 @@ def tokens(recorded: Recorded, clean: Clean) -> Tokens | None:
         if row["first_token_s"] is not None and row["new_tokens"] > 1
     ]
     tokens_made = sum((row["sequences"] or 0) * row["new_tokens"] for row in made)
-    cached = set(known(made, "cached"))
     return {
         "generations": len(made),
-        "sequences": _median(known(made, "sequences")),
+        "sequences": float(median(known(made, "sequences"))),
         "prompt_tokens": _median(known(made, "prompt_tokens")),
-        "new_tokens": _median(known(made, "new_tokens")),
+        "new_tokens": float(median(known(made, "new_tokens"))),
         "new_tokens_per_s": tokens_made / sum(known(made, "wall_s")),
         "first_token_p50_s": _median(first),
         "first_token_p90_s": float(np.quantile(first, 0.9)) if first else None,
         "later_token_s": _median(later),
-        "cached": bool(cached.pop()) if len(cached) == 1 else None,
+        "cached": _agreed(known(made, "cached")),
+        "can_end": _agreed(known(made, "can_end")),
     }
 
 
 def _median(values: Sequence[float]) -> float | None:
     return float(median(values)) if values else None
+
+
+def _agreed(values: Sequence[int]) -> bool | None:
+    """Return what all calls have that say it; None where they differ."""
+    return bool(values[0]) if len(set(values)) == 1 else None
 
 
 def _unwatched(recorded: Recorded, clean: Clean) -> list[Row]:

