@@ -227,6 +227,7 @@ def _torch_arrived(torch: "Any") -> None:
     if _followed:
         _look(torch)
         _look_in_forks(torch)
+        release()
         return
     begun = time.perf_counter()
     # The imports below are no work of the script's.
@@ -247,9 +248,9 @@ def _torch_arrived(torch: "Any") -> None:
             _tools.pop("watch").close()
     if profiler is not None and _engine is not None and "cprofile" in _engine.tools:
         profiler.enable()
+    _look_in_forks(torch)
     if _engine is None:
         release()
-    _look_in_forks(torch)
 
 
 def _look_in_forks(torch: "Any") -> None:

@@ -79,10 +79,13 @@ def is_own(program: "Any", arguments: "Any", given: "Mapping[Any, Any]") -> bool
     beside = os.path.dirname(os.path.abspath(name)) == here
     if not beside or os.path.realpath(name) != os.path.realpath(sys.executable):
         return False
-    for word in map(os.fsdecode, words[1:]):
+    flags = map(os.fsdecode, words[1:])
+    for word in flags:
         if not word.startswith("-") or word in ("-", "-c", "-m"):
             break
-        if word[:2] not in ("--", "-X", "-W") and not _ISOLATING.isdisjoint(word):
+        if word in ("-X", "-W"):
+            next(flags, None)
+        elif word[:2] not in ("--", "-X", "-W") and not _ISOLATING.isdisjoint(word):
             return False
     return True
 

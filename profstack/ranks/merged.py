@@ -87,7 +87,7 @@ def merged(
     first = ranks[0] if kind == "rank" else max(ranks, key=_steps_s)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), first)
     report = copy.copy(read(shown.folder))
-    missing = _missing(ranks, recorded)
+    missing = _missing(ranks, recorded) if kind == "rank" else []
     own = [rank.own_s for rank in ranks if rank.own_s is not None]
     report["ranks"] = {
         "kind": kind,
