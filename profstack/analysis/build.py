@@ -30,6 +30,7 @@ from profstack.code_owner import place_words
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
+from profstack.storage.folder import process_folders
 from profstack.storage.reader import Recorded, Selection, added, grouped, in_order, known
 from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
@@ -519,6 +520,10 @@ def _run_warnings(
         warnings.append({"slug": "undefined-profile", "text": remedy})
     if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
         warnings.append({"slug": "launcher", "text": launcher})
+    if (started := process_folders(recorded.folder)) and len(recorded.steps):
+        names = ", ".join(home.name for home in started)
+        text = f"processes that the script started have pages of their own: {names}"
+        warnings.append({"slug": "children", "text": text})
     if recorded.is_import:
         warnings += _of_profiler(recorded)
     else:

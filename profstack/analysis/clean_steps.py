@@ -314,5 +314,5 @@ def why_no_steps(recorded: Recorded) -> str | None:
     text, made = "no step was found in the script", recorded.facts.get(PROCESSES_MADE)
     if not made:
         return text
-    which = "a process" if made == 1 else f"{made} processes"
-    return f"{text}: it started {which} by multiprocessing, and what those do is not measured"
+    which = "the process" if made == 1 else f"the {made} processes"
+    return f"{text}, nor recorded in {which} that it started by multiprocessing"

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -38,7 +38,16 @@ from profstack.environment import under_nsys
 from profstack.guard import Guard, complain, delay_signals
 from profstack.layer import Mode, Wrapper
 from profstack.models import direct_instances, with_subclasses
-from profstack.storage.folder import Writer, append_event
+from profstack.privacy import presentable_argv
+from profstack.readers.watch import Sampler
+from profstack.storage.folder import (
+    Writer,
+    append_event,
+    create_process_folder,
+    iso,
+    run_times,
+    write_run,
+)
 from profstack.storage.vocabulary import undefined_profile
 
 OPTIONS = "logs/options.json"
@@ -68,6 +77,7 @@ class RunOptions(TypedDict, total=False):
     max_steps: int | None
     max_seconds: float | None
     lockstep: bool
+    followed: bool
     whole: bool
     sync: bool
     memory_by: str
@@ -170,11 +180,12 @@ def start_engine(
     origin: float,
     begun: float,
     release: Callable[[], None],
+    ended: Callable[[], None] = lambda: None,
 ) -> Engine | None:
     """Arm the engine; None when this process is not to be measured.
 
     `tools` run since the script's first line, by layer; `begun` is when torch arrived. `release` is
-    called when the recording ends: no further import is waited for.
+    called when the recording ends: no further import is waited for. `ended` comes after it.
     """
     folder = Path(path)
     options = read_options(folder)
@@ -193,7 +204,8 @@ def start_engine(
         live_optimizers=live_optimizers,
         step_by=options["step_by"],
         limits=Limits(options["max_steps"], options["max_seconds"], by_plan=ends_by),
-        wait_for_page=not options["lockstep"],
+        # Nobody writes an early page of a process that the script started.
+        wait_for_page=not options["lockstep"] and not options.get("followed"),
         origin=origin,
         # Ranks keep in step by counts of steps, and not by time.
         budget=None if options["lockstep"] else cast("float | None", options.get("budget")),
@@ -213,16 +225,84 @@ def start_engine(
         engine.abandon()
         raise
     writer.facts({"arming": [begun - origin, time.perf_counter() - origin]})
-    measured = os.getpid()
+    measured = [os.getpid()]
 
     def finish() -> None:
-        if os.getpid() == measured:
+        if os.getpid() in measured:
+            measured.clear()
             delay_signals(lambda: finish_engine(engine, release))
+            ended()
 
     atexit.register(finish)
+    if getattr(sys.modules.get("multiprocessing.process"), "_parent_process", None) is not None:
+        # Such a process may end without what is registered for its interpreter's exit.
+        from multiprocessing.util import Finalize
+
+        Finalize(None, finish, exitpriority=-1)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=engine.abandon)
     return engine
+
+
+_AFTER_PROFILER = (
+    "the process was forked from one in which torch's profiler had been on, which may hang in it"
+)
+
+
+def start_followed(
+    root: str,
+    torch: Any,
+    origin: float,
+    release: Callable[[], None],
+    rank: Mapping[str, int],
+    *,
+    after_profiler: bool,
+) -> Engine | None:
+    """Arm the engine in a process that the script started; None where there are too many.
+
+    `origin` is when it began, `rank` its rank and the number of ranks where there are any. With
+    `after_profiler` it gets no layer torch.
+    """
+    begun = time.perf_counter()
+    folder = create_process_folder(Path(root))
+    if folder is None:
+        return None
+    options = read_options(Path(root))
+    layers, left_out = list(options["layers"]), dict(options.get("left_out") or {})
+    if after_profiler and "torch" in layers:
+        layers.remove("torch")
+        left_out["torch"] = _AFTER_PROFILER
+    lockstep = rank.get("world_size", 1) > 1
+    targets = Targets(**options["targets"])
+    changed: RunOptions = {
+        "layers": layers,
+        "left_out": left_out,
+        "targets": asdict(targets.in_lockstep() if lockstep else targets),
+        "lockstep": lockstep,
+        "followed": True,
+        "whole": False,
+        # They are for the script, which these processes do not end.
+        "max_steps": None,
+        "max_seconds": None,
+    }
+    (folder / OPTIONS).write_text(json.dumps({**options, **changed}), encoding="utf-8")
+    started = time.time() - (begun - origin)
+    words = presentable_argv([word for word in getattr(sys, "argv", ()) if isinstance(word, str)])
+    about = {
+        "script": words[0] if words else None,
+        "argv": words,
+        "in_process": True,
+        "begun_clock_s": origin,
+    }
+    write_run(folder, {**about, "run": {"started_at": iso(started), **rank}})
+
+    def ended() -> None:
+        times = run_times(started, time.perf_counter() - origin)
+        with Guard():
+            write_run(folder, {**about, "run": {**times, **rank}})
+
+    tools = {"watch": Sampler(origin)} if "watch" in layers else {}
+    return start_engine(str(folder), torch, tools, origin, begun, release, ended)
 
 
 def torch_facts(torch: Any) -> dict[str, object]:
@@ -275,6 +355,7 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
         engine.finish()
         writer.facts({"finishing": [ending, time.perf_counter() - engine.log.origin]})
         writer.close()
+        release()
         append_event(engine.folder, {"event": "finished", "stopped_by": engine.stopped_by})
     except Exception as error:
         complain(f"the recording is incomplete, {type(error).__name__}: {error}")

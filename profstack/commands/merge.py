@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from profstack.commands.options import open_page
 from profstack.errors import RecordingError
 from profstack.report import files
-from profstack.storage.folder import DATABASE
+from profstack.storage.folder import DATABASE, process_folders
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +24,7 @@ _NEXT_STEP = "record several ranks with 'profstack run --nproc-per-node 2 train.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("folder", metavar="DIR", help="folder with the recordings rank-00000 ...")
+    parser.add_argument("folder", metavar="DIR", help="folder of rank-00000 ... or process-1 ...")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
@@ -38,14 +38,21 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """Return the recordings of the ranks in a folder, in order of the ranks."""
+    """Return the recordings in a folder of the ranks, or of the processes that a script started."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         raise RecordingError(what, where=str(folder), next_step=_NEXT_STEP) from None
-    ranks = [each for each in entries if each.name.startswith("rank-")]
+    ranks = [each for each in entries if each.name.startswith("rank-")] or process_folders(folder)
     return [each for each in ranks if any((each / name).is_file() for name in _RECORDED)]
+
+
+def is_of_others(report: Report, folder: Path) -> bool:
+    """Return whether a script's report has no steps, but processes that it started have some."""
+    step = report["step"]
+    has_steps = step["count"] and step["rule"] != "whole"
+    return not has_steps and bool(process_folders(folder))
 
 
 def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profstack.commands.merge import merged_report, rank_folders
+from profstack.commands.merge import is_of_others, merged_report, rank_folders
 from profstack.commands.options import open_page
 from profstack.report import files
 from profstack.storage.folder import DATABASE
@@ -37,6 +37,8 @@ def execute(arguments: argparse.Namespace) -> int:
             files.write_report(rank)
         take_in(folder)
     report = merged_report(folder) if of_ranks else files.build(folder)
+    if not of_ranks and is_of_others(report, folder):
+        report = merged_report(folder)
     page = folder if arguments.output is None else Path(arguments.output)
     if page.is_dir():
         page = page / "report.html"

@@ -40,6 +40,7 @@ from profstack.commands.options import (
 from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.launch import process, progress, ranks, second_run, target
+from profstack.launch.children import FOLLOWS
 from profstack.launch.other_runs import announced
 from profstack.launch.target import Target
 from profstack.layer import MEMORY_BY, OWN_TRACER, check_memory_by
@@ -55,6 +56,7 @@ from profstack.storage.folder import (
     create_rank_folder,
     exit_facts,
     iso,
+    process_folders,
     read_run,
     record_nothing,
     run_times,
@@ -130,6 +132,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="N|PLACE",
         help="slices begin at step N, or count only steps of a region, or of train.py:LINE",
     )
+    words = "do not record the processes that the script starts"
+    add("--no-children", action="store_true", help=words)
     add("--sync", action="store_true", help="wait for the device after every clean step")
     words = "what measures memory by line: profstack alone, or memory_profiler beside it"
     add("--memory-by", choices=MEMORY_BY, default=OWN_TRACER, help=f"{words} (default: profstack)")
@@ -347,7 +351,11 @@ class _Run:
         self._environment = environment_facts(os.path.dirname(os.path.abspath(where)))
         self._write_run({"started_at": iso(time.time())})
         profile = (whole or options.startup == "cprofile") and "cprofile" in self.layers
-        words = {"profile": profile, "watch": "watch" in self.layers}
+        words = {
+            "profile": profile,
+            "watch": "watch" in self.layers,
+            FOLLOWS: not options.no_children,
+        }
         return [word for word, wanted in words.items() if wanted]
 
     def _write_run(self, facts: Mapping[str, object]) -> None:
@@ -391,19 +399,28 @@ class _Run:
             (self.folder / PAGE_MARKER).touch()
 
     def _finish(self, code: int) -> None:
+        from profstack.commands.merge import is_of_others, write_merged
         from profstack.launch import background_peaks
         from profstack.launch.peaks import keep_peaks
-        from profstack.report.files import write_report
+        from profstack.report.files import load, write_report
 
+        started = process_folders(self.folder)
         if not (self.folder / DATABASE).is_file():
             why = "it never imported torch" if code == 0 else "it ended before it imported torch"
             record_nothing(self.folder, self.layers, why)
-            self.display.line(f"profstack: nothing was recorded of the script: {why}")
-            self.options.quiet = True
+            if not started:
+                self.display.line(f"profstack: nothing was recorded of the script: {why}")
+                self.options.quiet = True
         with self.display.working("profstack: writing the page"):
             measure = "torch" in self.layers and not self.options.no_peaks
             pending = keep_peaks(self.folder, measure=measure, later=True)
+            for home in started:
+                write_run(home, {**read_run(home), "environment": self._environment})
+                keep_peaks(home, measure=False)
+                write_report(home)
             page = write_report(self.folder)
+            if started and is_of_others(load(self.folder), self.folder):
+                page = write_merged(self.folder)
         # Who started the ranks prints what they came to.
         _tell_ending(self.folder, self.display, quiet=self.options.quiet or self.launched)
         # Nobody waits while the machine's peaks are measured.

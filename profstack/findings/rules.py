@@ -512,6 +512,8 @@ WARNINGS: dict[str, str] = {
     "several it may be meant",
     "ranks-differ": "the ranks' work is not the same: where ranks hold parts of one model, that is "
     "meant",
+    "children": "processes that the script started made steps of their own: each has a page in a "
+    "folder inside the recording",
     # -- how far the clean time is to be trusted --
     "profiled-steps": "the steps are those of an imported trace: their times are its profiler's, "
     "and there is no clean one",

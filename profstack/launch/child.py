@@ -11,6 +11,14 @@ import sys
 import time
 
 from profstack.guard import CollectorOff, Guard, complain, delay_signals
+from profstack.launch.children import (
+    FOLLOWED,
+    FOLLOWS,
+    LookOut,
+    followed_modules,
+    rank_facts,
+    stop_following,
+)
 
 # As in typing, which must not be imported here; type checkers know the name.
 TYPE_CHECKING = False
@@ -31,6 +39,11 @@ _engine: "Engine | None" = None
 # What runs since the script's first line, by layer.
 _tools: "dict[str, Any]" = {}
 _armed_at = 0.0
+# Whether this process was started by the script, and not by `profstack run`; and if it was forked
+# from one that had torch's profiler on at some time.
+_followed = False
+_profiled_before = False
+_look_out: "LookOut | None" = None
 
 
 class _Loader:
@@ -88,16 +101,30 @@ class _Finder:
 
 
 def arm(folder: str, options: "Sequence[str]") -> None:
-    """Wait for torch; from here on profile functions (option `profile`) or watch (`watch`)."""
-    global _pid, _folder, _finder, _armed_at
+    """Wait for torch; from here on profile functions (option `profile`) or watch (`watch`).
+
+    With `follows` the processes that this one starts are armed too, as `followed`.
+    """
+    global _pid, _folder, _finder, _armed_at, _followed
     _armed_at = time.perf_counter()
     _pid = os.getpid()
     _folder = folder
+    _followed = FOLLOWED in options
+    starting = followed_modules(folder) if _followed or FOLLOWS in options else {}
     _finder = _Finder(
-        {"torch": _torch_arrived, "transformers.generation.utils": _generation_arrived}
+        {
+            "torch": _torch_arrived,
+            "transformers.generation.utils": _generation_arrived,
+            **starting,
+        }
     )
     sys.meta_path.insert(0, _finder)
-    if not options:
+    for name, follow in starting.items():
+        if name in sys.modules:
+            follow(sys.modules[name])
+    if starting and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+    if "watch" not in options and "profile" not in options:
         return
     known = set(sys.path_importer_cache)
     from profstack.guard import import_unseen
@@ -121,13 +148,18 @@ def engine() -> "Engine | None":
 
 
 def is_armed() -> bool:
-    """Return whether this process is measured: the run's child, or one with an open session."""
-    return _pid is not None and _pid == os.getpid()
+    """Return whether this process is measured: the run's child, or one with an open session.
+
+    A process that the script has started is not before it records.
+    """
+    return _pid == os.getpid() and (_engine is not None or not _followed)
 
 
 def attach(engine: "Engine") -> None:
     """Let a session's engine measure this process: it gets `profstack.step()` and `generate`."""
     global _engine, _pid, _finder
+    if _look_out is not None:
+        _look_out.end()
     _engine, _pid = engine, os.getpid()
     name = "transformers.generation.utils"
     if name in sys.modules:
@@ -146,13 +178,56 @@ def detach() -> None:
 
 def user_step() -> None:
     """End a step, for `profstack.step()`."""
-    if _engine is not None and _pid == os.getpid():
+    if _pid != os.getpid():
+        return
+    if _engine is None and _look_out is not None:
+        _look_out.begin()
+    if _engine is not None:
         _engine.events.user_step()
+
+
+def _forked() -> None:
+    """Begin anew in a forked process: what its parent records is not its own."""
+    global _pid, _engine, _armed_at, _followed, _profiled_before
+    _armed_at = time.perf_counter()
+    _pid = os.getpid()
+    _profiled_before = _profiled_before or (_engine is not None and _engine.log.next_slice > 0)
+    _engine, _followed = None, True
+    _tools.clear()
+
+
+def _look(torch: "Any") -> None:
+    """Look out for calls of models in a process that the script has started."""
+    global _look_out
+    if _look_out is not None:
+        _look_out.end()
+    _look_out = LookOut(torch, lambda: _begin_followed(torch))
+
+
+def _begin_followed(torch: "Any") -> None:
+    """Record a process that the script has started, into a folder inside the script's own."""
+    global _engine
+    with CollectorOff():
+        from profstack.capture.run import start_followed
+
+        _engine = start_followed(
+            _folder,
+            torch,
+            _armed_at,
+            _over,
+            rank_facts(),
+            after_profiler=_profiled_before,
+        )
 
 
 def _torch_arrived(torch: "Any") -> None:
     global _engine
     if _pid != os.getpid():
+        return
+    if _followed:
+        _look(torch)
+        _look_in_forks(torch)
+        release()
         return
     begun = time.perf_counter()
     # The imports below are no work of the script's.
@@ -166,15 +241,23 @@ def _torch_arrived(torch: "Any") -> None:
         with CollectorOff():
             from profstack.capture.run import start_engine
 
-            _engine = start_engine(_folder, torch, _tools, _armed_at, begun, release)
+            _engine = start_engine(_folder, torch, _tools, _armed_at, begun, _over)
     finally:
         if _engine is None and sampler is not None:
             # What it has seen will not be used.
             _tools.pop("watch").close()
     if profiler is not None and _engine is not None and "cprofile" in _engine.tools:
         profiler.enable()
+    _look_in_forks(torch)
     if _engine is None:
         release()
+
+
+def _look_in_forks(torch: "Any") -> None:
+    """Let forks look out from here on, after the engine has let go of them."""
+    follows = _finder is not None and "subprocess" in _finder.callbacks
+    if follows and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _look(torch))
 
 
 def _generation_arrived(module: "Any") -> None:
@@ -187,6 +270,13 @@ def release() -> None:
     """Wait for no further import: the recording is over."""
     if _finder is not None and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
+
+
+def _over() -> None:
+    """Let the script's process go on as without profstack: the recording is over."""
+    release()
+    if _finder is not None:
+        stop_following()
 
 
 def _finish_without_torch() -> None:

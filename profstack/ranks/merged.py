@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -70,19 +70,27 @@ def merged(
     need little. `recorded` are the ranks that were to record; None for all of the launch. `calls`
     reads the collectives of the rank in a folder.
     """
-    ranks = []
-    for name in names:
-        slim = _reduced(read(name))
-        ranks.append(Rank(slim["run"]["rank"] or 0, name, slim))
+    slim = {name: _reduced(read(name)) for name in names}
+    numbers = {name: report["run"]["rank"] for name, report in slim.items()}
+    kind: Literal["rank", "process"] = "rank"
+    if names[0].startswith("process-") and (
+        None in numbers.values() or len({*numbers.values()}) < len(names)
+    ):
+        kind, numbers = "process", {name: int(name.rpartition("-")[2]) for name in names}
+    ranks = [Rank(numbers[name] or 0, name, report) for name, report in slim.items()]
     ranks.sort(key=lambda rank: rank.number)
-    called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
-    met = meetings(called, {rank.number: _node(rank) for rank in ranks})
-    found = straggler(ranks) or _last_to_come(ranks, met)
-    shown = next((rank for rank in ranks if found and rank.number == found["rank"]), ranks[0])
+    called, met, found = dict[int, Sequence[Call]](), None, None
+    if kind == "rank":
+        called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
+        met = meetings(called, {rank.number: _node(rank) for rank in ranks})
+        found = straggler(ranks) or _last_to_come(ranks, met)
+    first = ranks[0] if kind == "rank" else max(ranks, key=_steps_s)
+    shown = next((rank for rank in ranks if found and rank.number == found["rank"]), first)
     report = copy.copy(read(shown.folder))
-    missing = _missing(ranks, recorded)
+    missing = _missing(ranks, recorded) if kind == "rank" else []
     own = [rank.own_s for rank in ranks if rank.own_s is not None]
     report["ranks"] = {
+        "kind": kind,
         "count": len(ranks),
         "world_size": shown.report["run"]["world_size"],
         "missing": missing,
@@ -91,9 +99,12 @@ def merged(
         "spread_s": max(own) - min(own) if len(own) > 1 else None,
         "collectives": None if met is None else met.facts(met.met),
     }
-    places = _places(ranks, found, read)
+    places = _places(ranks, found, read) if kind == "rank" else {}
     rows = list(_rank_rows(ranks, places, missing))
     _add_tables(report, ranks, shown, met, rows)
+    if kind == "process":
+        report["verdict"] = _of_processes(ranks, shown)
+        return report
     report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
     if text := mismatch(called):
         report["warnings"].insert(0, {"slug": "collectives-differ", "text": text})
@@ -101,6 +112,20 @@ def merged(
     words = "" if met is None else _meeting_words(met, report["tables"]["collectives"])
     report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
     return report
+
+
+def _steps_s(rank: Rank) -> float:
+    """Return how long all steps of a process took."""
+    return sum(row["wall_s"] or 0.0 for row in rank.report["tables"]["steps"])
+
+
+def _of_processes(ranks: Sequence[Rank], shown: Rank) -> Verdict | None:
+    """Return the verdict on processes that are no ranks of one launch: the busiest one's own."""
+    own = shown.report["verdict"]
+    if own is None or len(ranks) < 2:
+        return own
+    words = f"Of {len(ranks)} processes, process {shown.number} spent most time in steps. "
+    return {**own, "sentence": words + own["sentence"]}
 
 
 def _add_tables(

@@ -46,7 +46,7 @@ def _write_report(folder: Path) -> Path:
     for plain in folder.glob("*/*.json"):
         # What is behind a link is no file of the recording, and is not removed.
         is_own = plain.is_file() and plain.resolve() == home / plain.relative_to(folder)
-        if is_own and plain.parent.name != "logs":
+        if is_own and plain.parent.name != "logs" and plain.name != "report.json":
             packed = plain.with_name(plain.name + ".gz")
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
                 shutil.copyfileobj(source, target, 1 << 20)

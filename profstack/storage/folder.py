@@ -103,6 +103,31 @@ def create_rank_folder(
         return create_folder(name, str(base / f"rank-{rank:05d}"), force=force)
 
 
+# Processes of one script that record; more of them would fill the disk with the same.
+MOST_PROCESSES = 64
+
+
+def create_process_folder(root: Path) -> Path | None:
+    """Make the folder `process-<n>`, from 1 on, of a process that the script in `root` started.
+
+    None where there are as many of them as may record.
+    """
+    for number in range(1, MOST_PROCESSES + 1):
+        folder = root / f"process-{number}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            (folder / "logs").mkdir()
+            return folder
+    return None
+
+
+def process_folders(root: Path) -> list[Path]:
+    """Return the recordings of the processes that the script in `root` started, by number."""
+    numbered = ((each, each.name.removeprefix("process-")) for each in root.glob("process-*"))
+    found = [(int(text), each) for each, text in numbered if text.isdecimal() and len(text) < 9]
+    return [each for _, each in sorted(found) if (each / DATABASE).is_file()]
+
+
 def _launch_folder(name: str, launch: str) -> Path:
     runs = Path(RUNS)
     marker = hashlib.sha256(launch.encode()).hexdigest()[:16]
@@ -172,6 +197,7 @@ def _own_folders(folder: Path) -> Collection[str]:
         names.update(read_json(folder / OPTIONS_FILE, _LayerNames, inside=folder)["layers"])
     with suppress(OSError, RecordingError), open_database(folder / DATABASE) as database:
         names.update(str(name) for name, *_ in database.read(RECORDED["layers"])[1])
+    names.update(home.name for home in folder.glob("process-*") if is_recording(home))
     return names
 
 

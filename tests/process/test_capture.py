@@ -9,7 +9,7 @@ import pytest
 from profstack.storage.folder import PAGE_MARKER
 from tests.support.agreement import contradictions
 from tests.support.processes import run_python
-from tests.support.recorded_runs import SGD, TRAIN, report_of, rows_of
+from tests.support.recorded_runs import TRAIN, rows_of
 
 
 def test_a_run_records_the_regions_of_its_script(recorded_run):
@@ -65,34 +65,6 @@ def test_a_run_records_its_threads_and_workers(recorded_run):
     assert sampler["cpu_s"] < main["cpu_s"] / 20
     assert {"cprofile", "torch", "watch"} <= set(main["layers"])
     assert all(row["layers"] == [] for row in (*workers, augment))
-
-
-FORKING = f"""
-import torch
-{SGD}import torch.multiprocessing as mp
-def work(rank, net):
-    optimizer = SGD(net.parameters(), 0.01)
-    for _ in range(3):
-        optimizer.zero_grad()
-        net(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-if __name__ == "__main__":
-    net = torch.nn.Linear(4, 1)
-    net.share_memory()
-    mp.start_processes(work, (net,), nprocs=2, start_method="fork")
-"""
-
-
-def test_steps_in_processes_of_multiprocessing_are_told_of(tmp_path, run_profstack):
-    (tmp_path / "forking.py").write_text(FORKING)
-    answer = run_profstack(["run", "--layers", "cprofile", "-o", "rec", "forking.py"])
-    report = report_of(tmp_path / "rec")
-    why = report["step"]["reason"]
-    assert "2 processes by multiprocessing" in why
-    assert why in report["verdict"]["sentence"]
-    assert report["benchmark"]["warnings"] == [why]
-    assert {row["reason"] for row in report["layers"] if row["status"] == "empty"} == {why}
-    assert why in " ".join(answer.stderr.split())
 
 
 def test_the_early_page_comes_while_the_script_runs_and_quietly_where_asked(tmp_path):

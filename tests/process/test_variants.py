@@ -101,16 +101,3 @@ def test_fusion_is_visible_and_nothing_is_left_behind(all_four):
     # Importing the compiler makes torch warn of uses of its own; those are none of ours.
     ours = ("`torch.jit.trace` is deprecated", "`torch.jit.script` is deprecated")
     assert not [text for text in all_four.warned if text.startswith(ours)]
-
-
-def test_no_compiler_is_unavailable_with_what_to_install():
-    from torch._inductor import config
-
-    # Its own patch: pytest's would take the entry away for good when it undoes this.
-    with config.patch({"cpp.cxx": (None, "no-such-compiler")}):
-        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh())
-        rows = rows_of(model, torch.randn(2, 3), "compile", "script")
-    assert rows["compile"]["status"] == "unavailable"
-    assert "install g++" in rows["compile"]["reason"]
-    assert rows["compile"]["median_s"] is None
-    assert rows["script"]["status"] == "measured"

@@ -14,7 +14,8 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
     there = [rank for rank in range(count) if rank not in missing]
     own = {rank: _OWN_S + rank * 1e-5 for rank in there} | {straggler: _LATE_OWN_S}
     report["ranks"] = {
-        "count": len(there), "world_size": count, "missing": [*missing], "shown": straggler,
+        "kind": "rank", "count": len(there), "world_size": count, "missing": [*missing],
+        "shown": straggler,
         "straggler": {"rank": straggler, "late_s": own[straggler] - _OWN_S, "since_step": None,
             "rare": None, "whole_node": False},
         "spread_s": max(own.values()) - min(own.values()),

@@ -91,7 +91,8 @@ function whichRank({ ranks, run }, base) {
       el(
         "span",
         { class: "which" },
-        "figures of rank " + ranks.shown + " of " + (ranks.world_size ?? ranks.count),
+        "figures of " + (ranks.kind ?? "rank") + " " + ranks.shown + " of ",
+        String(ranks.world_size ?? ranks.count),
         "; all ranks: ",
         el("a", { class: "way", href: "#ranks" }, "Ranks"),
       ),

@@ -60,7 +60,7 @@ function drawSentence(page) {
       ? el("p", { class: "verdict" }, verdict.sentence)
       : remark("No verdict on the ranks: " + (verdict?.reason || "this report has none") + "."),
     remark(
-      plural(ranks.count, "rank") +
+      plural(ranks.count, ranks.kind ?? "rank", ranks.kind === "process" ? "processes" : null) +
         (isNumber(ranks.world_size) ? " of " + formatWhole(ranks.world_size) : ""),
       " with a report",
       ranks.missing.length ? ["; without: ", ranks.missing.join(", ")] : null,
@@ -71,7 +71,8 @@ function drawSentence(page) {
         words: "largest less smallest own time of a step",
         reason: "it is not known of two ranks how long they wait for others",
       }),
-      " apart. All other views show the figures of rank " + ranks.shown + " alone.",
+      " apart. All other views show the figures of " + (ranks.kind ?? "rank") + " ",
+      ranks.shown + " alone.",
     ),
   ]);
 }

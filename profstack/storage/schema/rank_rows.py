@@ -135,6 +135,10 @@ class Meetings(TypedDict):
 class RanksFacts(TypedDict):
     """What a report of several ranks is made of."""
 
+    kind: Annotated[
+        Literal["rank", "process"],
+        "rank: of a launch; process: one that the script started, by its number, without a rank",
+    ]
     count: Annotated[int, "ranks with a report"]
     world_size: Annotated[Whole, "processes of the launch; null where it is not known"]
     missing: Annotated[list[int], "ranks that were to record and left no report"]

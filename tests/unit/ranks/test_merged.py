@@ -213,3 +213,24 @@ def test_unequal_work_of_the_ranks_is_a_warning():
     texts = [each["text"] for each in joined(ranks)["warnings"] if each["slug"] == "ranks-differ"]
     assert len(texts) == 1
     assert "batch size: 16 on rank 0, 96 on rank 1" in texts[0]
+
+
+def test_processes_without_ranks_are_numbered_and_the_busiest_is_shown():
+    ranks = launch(2, late={1: lambda step: 0.011}, noise=0.0)
+    kept = {f"process-{9 + rank.number}": copy.deepcopy(rank.report) for rank in ranks}
+    # With their ranks they are those of a launch.
+    report = merged([*kept], kept.__getitem__)
+    assert of(report["ranks"], "kind shown") == ["rank", 1]
+    assert report["ranks"]["straggler"]["rank"] == 1
+    for each in kept.values():
+        each["run"]["rank"] = None
+    kept["process-10"]["tables"]["steps"][3]["wall_s"] += 1.0
+    report = merged([*kept], kept.__getitem__)
+    assert of(report["ranks"], "kind count shown straggler") == ["process", 2, 10, None]
+    assert [of(row, "rank folder") for row in report["tables"]["ranks"]] == [
+        [9, "process-9"],
+        [10, "process-10"],
+    ]
+    own = kept["process-10"]["verdict"]["sentence"]
+    words = "Of 2 processes, process 10 spent most time in steps."
+    assert report["verdict"]["sentence"] == f"{words} {own}"

@@ -25,9 +25,10 @@ from .data import Noise, batch, look
 
 LOOK = """
 import os, sys
-print(sorted(sys.modules))
+print(sorted(name for name in sys.modules if not name.startswith("profstack")))
 print(sorted(os.environ))
-print(sys.path, [type(f).__name__ for f in sys.meta_path], sys.getprofile(), sys.gettrace())
+finders = [f for f in map(type, sys.meta_path) if not f.__module__.startswith("profstack")]
+print(sys.path, [f.__name__ for f in finders], sys.getprofile(), sys.gettrace())
 """
 
 
