@@ -189,7 +189,7 @@ IN_THE_SCRIPT = [
     *(PACKAGE / "readers").rglob("*.py"),
     *(CHECKOUT / "wrappers").glob("*.py"),
     *(PACKAGE / f"{name}.py" for name in ("guard", "layer", "models", "session", "environment")),
-    *(PACKAGE / "launch" / f"{name}.py" for name in ("child", "in_process")),
+    *(PACKAGE / "launch" / f"{name}.py" for name in ("child", "children", "in_process")),
 ]
 # A decorated generator throws the error into the script's own.
 ASKING = "is_scripts _is_for_script( self._passes( .caught( inner.throw inner.athrow"
