@@ -608,3 +608,6 @@ WARNINGS: dict[str, str] = {
     "nsys-other-program": "the imported capture may be of another program than the recording",
     "cuda-profiler": "the CUDA profiler could not be started or stopped for a capture range",
 }
+
+# Warnings on which steps and processes the figures are of: all up to the layers' own.
+OF_STEPS = frozenset(tuple(WARNINGS)[: tuple(WARNINGS).index("gave-way")])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from profstack.analysis.benchmark import step_name
 from profstack.code_owner import at_line, place_words
 from profstack.findings.next_step import first_sentences, sureness_words
+from profstack.findings.rules import OF_STEPS
 from profstack.report.bench_page import is_measured
 from profstack.report.overview import step_point
 from profstack.report.page_tables import MOST_ROWS, compact
@@ -180,9 +181,15 @@ def probe_effect_words(effect: ProbeEffect | None) -> str:
 
 
 def _warning_texts(report: Report, known: set[str | None]) -> list[str]:
-    """Return the warnings of the run, but for reasons printed already, and of the benchmark."""
-    texts = [warning["text"] for warning in report.get("warnings") or []]
-    return report["benchmark"]["warnings"] + [text for text in texts if text not in known]
+    """Return the warnings of the run, but for reasons printed already, and of the benchmark.
+
+    Those on which steps count come before those on how steady their times are.
+    """
+    warnings = report.get("warnings") or []
+    of_steps = [each["text"] for each in warnings if each["slug"] in OF_STEPS]
+    others = [each["text"] for each in warnings if each["slug"] not in OF_STEPS]
+    texts = [*of_steps, *report["benchmark"]["warnings"], *others]
+    return [text for text in texts if text not in known]
 
 
 # The end of a run: one screen that says why a step takes its time, and what to do first ------
