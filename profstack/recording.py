@@ -111,7 +111,9 @@ class Recording:
         if name in _LISTS:
             import pandas as pd
 
-            return pd.DataFrame(cast(Mapping[str, Sequence[object]], self.to_dict())[name])
+            rows = cast(Mapping[str, Sequence[object]], self.to_dict())[name]
+            made: DataFrame = pd.DataFrame(rows)
+            return made
         if name not in REPORT:
             raise KeyError(f"no table {name!r}; the tables are {', '.join(REPORT)}")
         if name in self._frames:

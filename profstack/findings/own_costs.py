@@ -60,12 +60,12 @@ def seen_sites(recorded: Recorded, report: Report, cut: Cut | None) -> list[Call
     sites = call_sites(recorded)
     if cut is None:
         return sites
-    lines = {(row["file"], row["line"]): row for row in report["tables"]["lines"]}
+    timed = (row for row in report["tables"]["lines"] if row["python_s"] is not None)
+    lines = {(row["file"], row["line"]): row for row in timed}
     kept = []
     for site in sites:
-        row = lines.get((site.file, site.line)) if site.name is None else None
-        is_known = row is not None and row["python_s"] is not None
-        if is_known and reading.line_s(row) < _MOSTLY * site.share * cut.median_s:
+        line = lines.get((site.file, site.line)) if site.name is None else None
+        if line is not None and reading.line_s(line) < _MOSTLY * site.share * cut.median_s:
             continue
         most = _most_of(site, cut)
         if most is not None and 0.0 < most < site.share:

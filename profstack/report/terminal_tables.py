@@ -170,7 +170,7 @@ def print_ranks(screen: Screen, report: Report) -> None:
     rows = sorted(report["tables"]["ranks"], key=lateness, reverse=True)
     times = ("step_s", "own_s", "waits_s", "late_s") if screen.width >= _NARROW else ("late_s",)
     wide = screen.width >= _NARROWEST
-    headings = [(facts.get("kind") or "rank", "r"), *((_TIMES_OF_RANK[key], "r") for key in times)]
+    headings = [(facts.get("kind", "rank"), "r"), *((_TIMES_OF_RANK[key], "r") for key in times)]
     screen.gap()
     screen.table(
         [*headings, *([("largest part", "l"), ("place", "l")] if wide else [])],

@@ -215,7 +215,7 @@ def test_generate_once_however_it_ends(hooked):
     told = hooked.told(Mixin().generate, 3)
     assert told == ["first", "generate_started Mixin", "generate_ended True"]
     assert (type(hooked.given[0]), hooked.given[1:]) == (Mixin, ((3,), {}))
-    assert set(hooked.found) == {"sequences", "prompt_tokens", "new_tokens", "cached"}
+    assert set(hooked.found) == {"sequences", "prompt_tokens", "new_tokens", "cached", "can_end"}
     hooked.heard.clear()
     with pytest.raises(KeyError) as caught:
         Mixin().generate(-1)

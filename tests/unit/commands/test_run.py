@@ -148,7 +148,7 @@ def test_the_child_is_told_what_was_asked_for(script):
         ("--sync --no-source", "step", "watch", {"sync": True, "source": False}),
         ("--budget 2.5", "step", "watch", {"budget": 2.5}),
         *[(f"--memory-by {one}", "step", "watch", {"memory_by": one}) for one in MEMORY_BY],
-        ("--light", "step", "watch", {"layers": ["watch"]}),
+        ("--light --no-children", "step", "watch", {"layers": ["watch"]}),
         ("--startup cprofile", "step", "profile watch", {"startup": "cprofile"}),
         ("--step-by backward", "print()", "watch", {"step_by": "backward"}),
         ("--step-by none", "step", "profile watch", {"step_by": "none", **WHOLE}),
@@ -160,7 +160,8 @@ def test_the_child_is_told_what_was_asked_for(script):
         Path("train.py").write_text(text)
         main(["run", *words.split(), "train.py", "--sync"])
         folder = f"profstack-runs/train-{number + 1:04d}"
-        assert script.starts[number] == ("train.py --sync", folder, early)
+        early += " follows" * ("--no-children" not in words)
+        assert script.starts[number] == ("train.py --sync", folder, early.strip())
         assert script.options() == DEFAULTS | told
 
 
