@@ -156,6 +156,10 @@ def in_training(module: Any) -> bool:
     return bool(getattr(module, "training", False))
 
 
+# Options of `generate` that end a text before its limit of new tokens.
+_ENDS = ("eos_token_id", "stop_strings", "max_time")
+
+
 def generated_tokens(model: Any, args: Any, kwargs: Any, result: Any) -> dict[str, int | None]:
     """Return what a call of `generate` was asked for and gave, as far as its shapes tell."""
 
@@ -163,8 +167,14 @@ def generated_tokens(model: Any, args: Any, kwargs: Any, result: Any) -> dict[st
         return tuple(getattr(value, "shape", ()))
 
     configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
-    asked = (kwargs.get("use_cache"), *(getattr(each, "use_cache", None) for each in configs))
-    cached = next((int(bool(each)) for each in asked if each is not None), None)
+
+    def option(name: str) -> Any:
+        """Return an option: the call's own, also None, else the first that a configuration has."""
+        of_configs = (getattr(each, name, None) for each in configs)
+        return kwargs.get(name, next((each for each in of_configs if each is not None), None))
+
+    cached = option("use_cache")
+    ends = (*map(option, _ENDS), kwargs.get("stopping_criteria") or None)
     embedded = shape_of(kwargs.get("inputs_embeds"))
     given = shape_of(kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None)))
     prompt = embedded[1] if len(embedded) == 3 else given[1] if len(given) == 2 else None
@@ -176,5 +186,6 @@ def generated_tokens(model: Any, args: Any, kwargs: Any, result: Any) -> dict[st
         "sequences": made[0] if len(made) == 2 else None,
         "prompt_tokens": prompt,
         "new_tokens": made[1] - before if len(made) == 2 and before is not None else None,
-        "cached": cached,
+        "cached": None if cached is None else int(bool(cached)),
+        "can_end": int(any(each is not None for each in ends)),
     }

@@ -6,6 +6,8 @@ of steps that no layer watched, from the end of the warm-up on.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -48,7 +50,6 @@ def tokens(recorded: Recorded, clean: Clean) -> Tokens | None:
     first = made["first_token_s"].astype(float)
     # Of each later token: the rest of a call over the tokens that came in it.
     later = ((wall_s - first) / (added - 1))[added > 1].dropna()
-    cached = made["cached"].dropna().unique().tolist()
     return {
         "generations": len(made),
         "sequences": float(sequences.median()),
@@ -58,8 +59,15 @@ def tokens(recorded: Recorded, clean: Clean) -> Tokens | None:
         "first_token_p50_s": nullable(first.median()),
         "first_token_p90_s": nullable(first.quantile(0.9)),
         "later_token_s": nullable(later.median()),
-        "cached": bool(cached[0]) if len(cached) == 1 else None,
+        "cached": _agreed(made["cached"]),
+        "can_end": _agreed(made["can_end"]),
     }
+
+
+def _agreed(column: pd.Series[Any]) -> bool | None:
+    """Return what all calls have that say it; None where they differ."""
+    values = column.dropna().unique().tolist()
+    return bool(values[0]) if len(values) == 1 else None
 
 
 def _unwatched(recorded: Recorded, clean: Clean) -> pd.DataFrame:

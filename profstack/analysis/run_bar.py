@@ -139,9 +139,20 @@ class _Division:
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
     sampled: dict[RunPartName, float] = field(default_factory=lambda: defaultdict(float))
+    # Seconds of each owner that follow each other without another's between, as far as noted.
+    spells: dict[RunPartName, list[float]] = field(default_factory=lambda: defaultdict(list))
+    # Who had the last of them; None begins a new one.
+    last: RunPartName | None = None
 
     def add(self, owner: RunPartName, seconds: float) -> None:
         self.seconds[owner] += seconds
+
+    def note(self, owner: RunPartName, seconds: float) -> None:
+        """Note seconds that follow those noted before."""
+        if owner != self.last:
+            self.spells[owner].append(0.0)
+        self.last = owner
+        self.spells[owner][-1] += seconds
 
     def add_sampled(
         self, stacks: _Stacks, samples: Sequence[Sample], seconds: float, usual: RunPartName
@@ -153,6 +164,7 @@ class _Division:
             return
         for sample in samples:
             owner, part = stacks.owner(sample, usual), seconds * sample.weight / weight
+            self.note(owner, part)
             self.seconds[owner] += part
             self.sampled[owner] += part
             self.stacks[owner][sample.stack] += part
@@ -188,6 +200,8 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
             "wall_s": wall_s,
             "share": None if name == PROFSTACK else wall_s / own_s,
             "by": "samples" if parts.sampled[name] > 0.5 * wall_s else "clock",
+            "times": len(parts.spells[name]) or None,
+            "longest_s": _longest_tenth_s(parts.spells[name]),
             **_place(seen, parts.stacks[name]),
             "functions": _functions(seen, parts.stacks[name], made.around, _LEAST * own_s),
         }
@@ -252,6 +266,8 @@ class _Run:
                 # Elsewhere only long steps have samples.
                 samples = samples if is_sampled else []
                 self.division.add_sampled(self._stacks, samples, end - begin, other)
+                if not samples:
+                    self.division.note(other, end - begin)
             elif row["plan"] in self._other_loops and is_sampled:
                 self.division.add_sampled(self._stacks, samples, end - begin, STEPS)
             elif row["plan"] in self._other_loops:
@@ -338,7 +354,10 @@ class _Run:
                 if beyond_s > 0:
                     left_s -= beyond_s
                     samples = self._within(began, began + step["wall_s"])
+                    division.last = None
                     division.add_sampled(self._stacks, samples, beyond_s, owner)
+                    if not samples:
+                        division.note(owner, beyond_s)
             if is_observed and ordinary_s > count * mean_s:
                 division.add(PROFSTACK, ordinary_s - count * mean_s)
                 left_s -= ordinary_s - count * mean_s
@@ -349,6 +368,7 @@ class _Run:
         if logging_s > 0:
             division.add_sampled(self._stacks, samples, logging_s, LOGGING)
         division.add(STEPS, left_s - waiting_s - max(logging_s, 0.0))
+        division.last = None
 
     @cached_property
     def _logging(self) -> tuple[float, list[Sample]]:
@@ -381,6 +401,12 @@ class _Run:
         in_loader_s = float(loading["wall_s"].sum()) / float(steps)
         wait_s, step_s = float(known["wait_s"].mean()), float(known["wall_s"].mean())
         return min(in_loader_s, wait_s) / step_s
+
+
+def _longest_tenth_s(spells: Sequence[float]) -> float | None:
+    """Return the sum of the longest tenth, one at least; None without any."""
+    longest = sorted(spells, reverse=True)[: max(len(spells) // 10, 1)]
+    return sum(longest) if longest else None
 
 
 def _union(spans: Iterable[Span]) -> list[Span]:

@@ -31,6 +31,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         (rules.GRAD_IN_INFERENCE, ("forward",)),
         (rules.PADDING, MODEL),
         (rules.NO_KV_CACHE, ("forward",)),
+        (rules.NO_END_TOKEN, ("forward",)),
         (rules.BATCHNORM_TRAINING_AT_INFERENCE, ("forward",)),
         (rules.FLOAT32_MATMUL_WITHOUT_TF32, MODEL),
         (rules.RECOMPILATIONS, ("forward", "first step and compilation")),

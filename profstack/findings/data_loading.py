@@ -106,7 +106,7 @@ def _rest(loading: Loading, count: int, gain_s: float) -> str | None:
     elif cpu_s / loading.cores >= _ALMOST * kept:
         why = f"all CPU time of a step on {loading.cores:g} cores"
     elif loading.whole_s / count >= _ALMOST * kept:
-        why = f"a batch in {count} workers" if count > 1 else "a batch in one worker"
+        why = f"making the batches in {count} worker{'s' * (count > 1)}"
     return f"{why} keeps the other {format_seconds(left_s)}"
 
 

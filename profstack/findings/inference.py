@@ -33,12 +33,13 @@ _FEWEST_TOKENS = 8
 def inference(recorded: Recorded, report: Report) -> list[Finding]:
     """Return what inference does that only training needs."""
     calls = report["setup"].get("calls")
-    found = [*_without_cache(report)]
+    found, endless = [*_without_cache(report)], [*_without_end(report, calls)]
     if not calls or not is_inference(recorded, report):
-        return found
+        return [*found, *endless]
     growing = [*_growing_inputs(recorded, report, calls)]
     return [
         *(found or growing),
+        *endless,
         *_gradients(report, calls),
         *_normalisation(report, calls),
         *([] if found or growing else _batches_of_one(report, calls)),
@@ -64,6 +65,31 @@ def _without_cache(report: Report) -> Iterator[Finding]:
         ],
         advice="Call generate(..., use_cache=True), which is its default: keys and values of "
         "earlier tokens are kept, and each call of the model has one token to compute.",
+    )
+
+
+# With fewer calls, or shorter texts, an end that is missing on purpose is as likely.
+_FEWEST_TEXTS = 8
+
+
+def _without_end(report: Report, calls: SetupCalls | None) -> Iterator[Finding]:
+    made = report["tokens"]
+    if made is None or made["can_end"] is not False:
+        return
+    if made["generations"] < _FEWEST_TEXTS or made["new_tokens"] < _FEWEST_TOKENS:
+        return
+    later_s = made["later_token_s"]
+    each = f" Each token after the first takes {format_seconds(later_s)}." if later_s else ""
+    yield reading.finding(
+        rules.NO_END_TOKEN,
+        f"No end token is set: each of {made['generations']} calls of generate makes all of "
+        f"{made['new_tokens']:.0f} new tokens",
+        severity="medium",
+        gain_reason="where each text could have ended is not known",
+        place=calls["place"] if calls else None,
+        evidence=[reading.pick(made, "can_end", "generations", "new_tokens", "later_token_s")],
+        advice="Where what comes after an end is thrown away, let generate stop there: "
+        f"eos_token_id=, stop_strings= or stopping_criteria=.{each}",
     )
 
 

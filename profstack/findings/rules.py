@@ -128,6 +128,13 @@ NO_KV_CACHE = FindingRule(
     "token. None where fewer than 4 lengths were unobserved or the times scatter too much, and for "
     "`generate`: what one token alone takes was not seen.",
 )
+NO_END_TOKEN = FindingRule(
+    "no-end-token",
+    "Nothing ends a generated text before its limit",
+    "Eight calls of `generate` or more, of 8 new tokens or more, and none has an end token, a stop "
+    "string, a time or a criterion that may end it before its limit of new tokens.",
+    "None: where each text could have ended is not known. The evidence has what each token takes.",
+)
 BATCH_OF_ONE = FindingRule(
     "batch-of-one",
     "The model is called for one item at a time",
@@ -273,6 +280,10 @@ OPERATORS_WITHOUT_FLOP_FORMULA = FindingRule(
 _OF_THE_RUN = (
     "None for the step. `run_gain_s` is {}. Shares are of the run less what profstack added."
 )
+_RARER = (
+    "what a tenth as often saves: nine tenths of it, or all but the longest tenth of the times "
+    "that it was seen (one at least) where that is less; null where it was seen once"
+)
 # From so many seconds on a part of the run is worth a finding.
 EVALUATION_S = SAVING_S = WORKERS_S = 1.0
 OTHER_S = 0.5
@@ -283,7 +294,7 @@ EVALUATION_COST = FindingRule(
     "Evaluation takes a good part of the run",
     "Evaluation (the model that trains is in evaluation mode, or the functions say so by their "
     f"names) takes at least a fifth of the run, and {EVALUATION_S:g} s.",
-    _OF_THE_RUN.format("nine tenths of it: what evaluating a tenth as often saves"),
+    _OF_THE_RUN.format(_RARER),
     threshold=0.2,
 )
 SAVING_COST = FindingRule(
@@ -291,7 +302,7 @@ SAVING_COST = FindingRule(
     "Saving takes a good part of the run",
     "Functions that save (torch.save, save_pretrained, others named so) take at least 5 % of the "
     f"run, and {SAVING_S:g} s.",
-    _OF_THE_RUN.format("nine tenths of it: what saving a tenth as often saves"),
+    _OF_THE_RUN.format(_RARER),
     threshold=0.05,
 )
 WORKER_STARTS = FindingRule(
@@ -307,7 +318,7 @@ LOGGING_COST = FindingRule(
     "Logging takes a good part of the run",
     "Loggers, progress bars, printing and callbacks (`log_...`, `on_...`) take at least 5 % of the "
     f"run, and {LOGGING_S:g} s.",
-    _OF_THE_RUN.format("nine tenths of it: what logging at every tenth step saves"),
+    _OF_THE_RUN.format(_RARER),
     threshold=0.05,
 )
 RUN_CODE_COST = FindingRule(

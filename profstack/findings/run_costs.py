@@ -25,7 +25,7 @@ _NO_STEP = "it is time of the whole run, not of a step"
 class _Cost:
     """A part of the run that is worth a finding from `least_s` seconds on.
 
-    `saved` is the share of it that the advice saves, None where that is not known.
+    `is_rarer` is whether the advice is to do it a tenth as often; else what it saves is not known.
     """
 
     part: RunPartName
@@ -33,24 +33,24 @@ class _Cost:
     words: str
     least_s: float
     advice: str
-    saved: float | None = None
+    is_rarer: bool = False
 
 
 _COSTS = (
     _Cost(
         "evaluation", rules.EVALUATION_COST, "Evaluation takes", rules.EVALUATION_S,
         "Evaluate less often, on a part of the data or in larger batches, under "
-        "torch.inference_mode(). A tenth as often saves nine tenths of it.", 0.9,
+        "torch.inference_mode().", True,
     ),
     _Cost(
         "checkpoints and saving", rules.SAVING_COST, "Saving takes", rules.SAVING_S,
         "Save less often, to a faster disk, or on a thread beside the training: "
-        "torch.distributed.checkpoint.async_save(). A tenth as often saves nine tenths of it.", 0.9,
+        "torch.distributed.checkpoint.async_save().", True,
     ),
     _Cost(
         "logging and callbacks", rules.LOGGING_COST, "Logging and callbacks take",
         rules.LOGGING_S,
-        "Log at every tenth step, and take values off the device only there.", 0.9,
+        "Log at every tenth step, and take values off the device only there.", True,
     ),
     _Cost(
         "start-up and imports", rules.SLOW_START, "Imports take", rules.IMPORTS_S,
@@ -115,6 +115,20 @@ def _is_said(report: Report, row: RunPart) -> bool:
     return (row["file"], (row["name"] or "").rpartition(".")[2]) in functions
 
 
+# The share of it that doing it a tenth as often saves at most.
+_SAVED = 0.9
+
+
+def _done_rarer_s(row: RunPart) -> float | None:
+    """Return what a tenth as often saves; None of what is done once, or not known how often.
+
+    It may be the longest ones that are left, such as the last one that saves all.
+    """
+    if (row["times"] or 1) == 1:
+        return None
+    return min(_SAVED * row["wall_s"], row["wall_s"] - (row["longest_s"] or 0.0))
+
+
 def _finding(cost: _Cost, row: RunPart) -> Finding:
     place: Place | None = None
     if row["file"] is not None and row["line"] is not None:
@@ -128,7 +142,7 @@ def _finding(cost: _Cost, row: RunPart) -> Finding:
         severity=reading.severity_of(share, 1.0),
         gain_reason=f"{_NO_STEP}: {format_seconds(row['wall_s'])}, {words} of the run",
         run_s=row["wall_s"],
-        run_gain_s=None if cost.saved is None else cost.saved * row["wall_s"],
+        run_gain_s=_done_rarer_s(row) if cost.is_rarer else None,
         place=place,
         layers=["watch"] if row["by"] == "samples" else [],
         evidence=[
@@ -136,6 +150,7 @@ def _finding(cost: _Cost, row: RunPart) -> Finding:
                 "part": cost.part,
                 "wall_s": row["wall_s"],
                 "run_share": share,
+                "times": row["times"],
                 "function": row["name"],
                 "link": reading.to_source(place) if place else None,
             }

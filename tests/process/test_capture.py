@@ -46,8 +46,6 @@ def test_a_run_records_the_regions_of_its_script(recorded_run):
     assert 0 < table[own, "whole/load"]["operator_s"] < table[own, "whole"]["operator_s"]
     assert table["nvtx", "batch"]["operator_s"] is None
     assert {row["threads"] for row in table.values()} == {"the steps' own"}
-    called = {row["name"] for row in run.report["tables"]["call_paths"] if row["total_s"]}
-    assert {"<module>", "aten::addmm", "backward of Sequential.0"} <= called
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads' clocks: Linux alone")
@@ -65,10 +63,8 @@ def test_a_run_records_its_threads_and_workers(recorded_run):
     assert all(row["cpu_s"] > 0 for row in (main, augment, *workers))
     # The sampler stands still in clean steps.
     assert sampler["cpu_s"] < main["cpu_s"] / 20
-    assert sum(row["share"] for row in rows) == pytest.approx(1)
     assert {"cprofile", "torch", "watch"} <= set(main["layers"])
     assert all(row["layers"] == [] for row in (*workers, augment))
-    assert 0 <= main["no_core_s"] <= main["off_cpu_s"]
 
 
 FORKING = f"""

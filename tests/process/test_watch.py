@@ -8,7 +8,7 @@ from profstack.analysis import watch
 from profstack.storage.reader import Recorded
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.processes import run_python
-from tests.support.recorded_runs import LOADING, rows_of
+from tests.support.recorded_runs import rows_of
 
 BEGIN = """
 import _thread, gc, os, signal, threading, time
@@ -110,15 +110,7 @@ def test_a_script_without_torch_is_watched_all_the_same(tmp_path, run_profstack,
 
 def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
     recorded = Recorded(recorded_run("loading").recording)
-    rows = [row for row in watch.watch_rows(recorded) if row["phase"] == "startup"]
-    assert sum(row["self_share"] or 0.0 for row in rows) == pytest.approx(1.0)
-    shares = watch.line_shares(recorded, "startup")
-    text = LOADING.splitlines()
-    by_line = {text[line - 1].strip(): share for (_, line), (share, _) in shares.items()}
-    assert "import torch" in sorted(by_line, key=by_line.get)[-2:]
-    assert 0.8 < sum(by_line.values()) < 1.000001
-    after = {row["name"] for row in watch.watch_rows(recorded) if row["phase"] != "startup"}
-    assert "save" in after
+    assert any(row["name"] == "save" for row in watch.watch_rows(recorded))
     slices = recorded.frames["slices"]
     samples_at = recorded.frames["watch_samples"].query("weight > 0")["t_s"]
     observed = slices[slices["kind"].isin(["clean", "cprofile", "torch"])]
@@ -126,5 +118,4 @@ def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
     for row in observed.to_dict("records"):
         assert not samples_at.between(row["started_s"], row["started_s"] + row["wall_s"]).any(), row
     layers = recorded.frames["layers"].set_index("name")
-    assert layers["status"]["watch"] == "recorded"
     assert 10_000 < layers["memory_bytes"]["watch"] < 2**24

@@ -80,6 +80,8 @@ def _beside_the_bar(each, first, parts):
         if exceeds(inside_s, most_s) or (exceeds(whole_s, most_s) and not is_divided):
             yield f"the optimizer takes {inside_s} of {whole_s} beside {most_s}"
     waits = [parts[name] for name in ("data wait", "making the batch") if name in parts]
+    if "data wait" in parts and differ(first.get("loading_s"), waits[0]) and not rows[0]["workers"]:
+        yield f"loading of {first['loading_s']} in a wait of {waits[0]}"
     for name in ("loading_s", "clean_s", "calibrated_s") if slug == "data-starved" else ():
         if waits and any(exceeds(row.get(name), waits[0]) for row in rows):
             yield f"{name} in a wait of {waits[0]}"

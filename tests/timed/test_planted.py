@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agreement import contradictions
 from tests.support.processes import CHECKOUT, run_python
 from tests.support.reports import validate
 from tests.support.set_memory import marked
@@ -140,6 +141,7 @@ def run(tmp_path):
         report = json.loads((tmp_path / "rec" / "report.json").read_text())
         validate(report)
         assert not [row for row in report["warnings"] if row["slug"].endswith("-failed")]
+        assert contradictions(report) == []
         return report | {"said": done.stderr + done.stdout}
 
     return run
@@ -168,10 +170,7 @@ def check_findings(report, text, slugs):
         assert {
             each for each in links if each.split("/")[0] in ("modules", "operators", "python")
         } <= known
-        if told["gain_s"] is None:
-            assert told["gain_reason"]
-        else:
-            assert 0 < told["gain_s"] <= report["benchmark"]["median_s"]
+        assert told["gain_s"] or told["gain_reason"]
 
 
 # By program and finding: figures that its evidence begins with, row by row.
@@ -200,11 +199,8 @@ def test_faults_are_found_at_their_lines_with_the_figures_that_were_planted(run,
         for planted, row in zip(rows, evidence[: len(rows)], strict=True):
             assert {key: row[key] for key in planted} == planted, slug
     if name == "starved":
-        wait, asked, *_ = found(report, "data-starved")["evidence"]
+        asked = found(report, "data-starved")["evidence"][1]
         assert asked["range"].endswith("_SingleProcessDataLoaderIter.__next__")
-        # The bar of the verdict has the same figure.
-        parts = {part["name"]: part["seconds"] for part in report["step_bar"]["parts"]}
-        assert wait["loading_s"] == pytest.approx(parts["data wait"])
     if name == "compiled":
         again = found(report, "recompilations")
         assert again["evidence"][1]["failed_guard"].startswith("self.calls == ")
@@ -258,9 +254,8 @@ def test_what_is_heaviest_comes_first_and_lines_are_given_up_or_grow_as_planted(
 
 def test_a_program_is_bound_by_what_it_does_most(run):
     report = run("io")
-    told, bar = report["verdict"], report["step_bar"]
-    assert told["slug"] == "io-bound", (told, bar)
+    told = report["verdict"]
+    assert told["slug"] == "io-bound", (told, report["step_bar"])
     assert "(train.py:" in told["sentence"]
-    assert sum(part["seconds"] for part in bar["parts"]) == bar["median_s"]
     rows = {row["test"]: row["share"] or 0.0 for row in told["evidence"]}
     assert (len(rows), rows[told["slug"]]) == (7, max(rows.values()))

@@ -89,18 +89,22 @@ def test_another_threads_tuples_are_left_alone():
 
 
 def test_tokens_are_told_by_the_shapes_of_prompt_and_sequences():
-    def asked(made, *args, apart=False, own=None, **kwargs):
-        config = SimpleNamespace(use_cache=own)
+    def asked(made, *args, apart=False, own=None, end=None, can_end=0, **kwargs):
+        config = SimpleNamespace(use_cache=own, eos_token_id=end)
         model = SimpleNamespace(generation_config=config, config=SimpleNamespace(
             is_encoder_decoder=apart))  # fmt: skip
         found = models.generated_tokens(model, args, kwargs, made)
+        assert found["can_end"] == can_end
         return [found[name] for name in ("sequences", "prompt_tokens", "new_tokens", "cached")]
 
     prompt, made = torch.zeros(2, 5), torch.zeros(2, 12)
     assert asked(made, prompt) == asked(made, input_ids=prompt) == [2, 5, 7, None]
     assert asked(SimpleNamespace(sequences=made), inputs=prompt, own=True) == [2, 5, 7, 1]
     chosen = SimpleNamespace(use_cache=False)
-    assert asked(made, prompt, own=True, generation_config=chosen) == [2, 5, 7, 0]
+    assert asked(made, prompt, own=True, generation_config=chosen, end=0, can_end=1)[3] == 0
+    assert asked(made, prompt, own=True, use_cache=None, end=7, eos_token_id=None)[3] is None
+    for ends in ({"stopping_criteria": [len]}, {"stop_strings": "."}, {"max_time": 2.0}):
+        assert asked(made, prompt, stopping_criteria=[]) == asked(made, prompt, can_end=1, **ends)
     # An encoder's prompt is no part of the sequence; embeddings are none either, nor is sound.
     assert asked(made, prompt, apart=True) == [2, 5, 11, None]
     assert asked(made, inputs_embeds=torch.zeros(2, 5, 9)) == [2, 5, 12, None]

@@ -73,7 +73,7 @@ class Sorter(nn.Module):
 
 def train(model: Sorter, graph: Citations, steps: int) -> float:
     """Train on half of the papers and return the accuracy on the others."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     known = torch.arange(len(graph.fields)) % 2 == 0
     accuracy = 0.0
     for _ in range(steps):

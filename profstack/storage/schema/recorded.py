@@ -67,6 +67,8 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "prompt_tokens INTEGER tokens of a prompt, padding included; null where it takes none",
         "new_tokens INTEGER tokens that it added to each sequence, padding included",
         "cached INTEGER 1 where keys and values are kept from token to token, 0 where they are not",
+        "can_end INTEGER 1 where an end token, a stop string or a criterion may end it before its "
+        "limit of new tokens, 0 where nothing can",
     ),
     "modules": columns(
         "module_id INTEGER number of the module object, from 1",

@@ -537,6 +537,8 @@ class RunPart(TypedDict):
         Literal["clock", "samples"],
         "how it was told apart: by times read, or by the watch's samples",
     ]
+    times: Annotated[Whole, "how often it was seen to begin; null where that is not known"]
+    longest_s: Annotated[Figure, "the longest tenth of these times together, one at least"]
     file: Annotated[Text, "file of the user's function that holds most of it; null where none does"]
     line: Annotated[Whole, "line of that function with most of it"]
     name: Annotated[Text, "name of that function"]
@@ -578,6 +580,11 @@ class Tokens(TypedDict):
     first_token_p90_s: Annotated[Figure, "nine of ten first tokens took no longer"]
     later_token_s: Annotated[Figure, "median time of each token after the first"]
     cached: Annotated[bool | None, "whether keys and values are kept; null where not all agree"]
+    can_end: Annotated[
+        bool | None,
+        "whether anything (an end token, a stop string) may end a text before its limit of new "
+        "tokens; null where not all agree",
+    ]
 
 
 # A row of a finding's evidence.

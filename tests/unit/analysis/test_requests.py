@@ -21,7 +21,7 @@ def served(folder):
     run.torch([9.0])
     rows = [
         {"step": first + n, "wall_s": wall, "first_token_s": wall / 4, "sequences": 2,
-         "prompt_tokens": 8 if n < 7 else 16, "new_tokens": 5 + n, "cached": 1}
+         "prompt_tokens": 8 if n < 7 else 16, "new_tokens": 5 + n, "cached": 1, "can_end": n > 3}
         for n, wall in enumerate([*WALLS, 9.0])
     ]  # fmt: skip
     rows[1] |= {"first_token_s": None, "cached": None}
@@ -50,6 +50,7 @@ def test_tokens_are_counted_over_the_time_of_their_calls(tmp_path):
     known = [row for row in rows if row["first_token_s"]]
     first = statistics.median(row["first_token_s"] for row in known)
     later = statistics.median(0.75 * row["wall_s"] / (row["new_tokens"] - 1) for row in known)
-    names = "generations sequences prompt_tokens new_tokens cached first_token_p50_s later_token_s"
-    assert of(found, names) == near(11, 2, 8, statistics.median(added), True, first, later)
+    names = "sequences prompt_tokens new_tokens cached can_end first_token_p50_s later_token_s"
+    assert of(found, names) == near(2, 8, statistics.median(added), True, None, first, later)
+    assert found["generations"] == 11
     assert found["new_tokens_per_s"] == pytest.approx(2 * sum(added) / sum(WALLS))

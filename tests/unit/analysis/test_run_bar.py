@@ -5,7 +5,7 @@ import math
 import pytest
 
 from profstack.analysis.clean_steps import clean_steps
-from profstack.analysis.run_bar import run_bar
+from profstack.analysis.run_bar import _longest_tenth_s, run_bar
 from tests.support.recordings import Sampled
 from tests.support.tables import cases, of
 
@@ -84,6 +84,11 @@ def test_every_second_has_one_owner(made):
     (saved,), (read, *_) = (found[name]["functions"] for name in names[:2])
     seconds = {"wall_s": pytest.approx(expected["checkpoints and saving"], abs=0.002)}
     assert saved == {"file": SCRIPT, "line": 12, "name": "save_model", **seconds}
+    # Saved between the loops and in the steps; evaluated in a step, and in the last ones and after.
+    both = [of(found[name], "times longest_s") for name in (names[0], "evaluation")]
+    longest = pytest.approx((0.4, 0.2 + 2.0 * 80 / 260), abs=0.002)
+    assert [*zip(*both, strict=True)] == [(2, 2), longest]
+    assert _longest_tenth_s([*range(25)]) == 24 + 23
     assert read["name"] == "read_data"
     # The function around the steps is the loop: its line counts.
     assert [row["name"] for row in found["other"]["functions"]] == [None]

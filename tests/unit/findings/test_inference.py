@@ -102,7 +102,7 @@ def growing(count=17, other=0):
 def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
     for cached, added, is_found in ((False, 8, True), (False, 7.5, False), (True, 9, False)):
         made = {"cached": cached, "new_tokens": added, "prompt_tokens": 4, "new_tokens_per_s": 3.0}
-        found = inference(None, report_of(calls=None, tokens=made))
+        found = inference(None, report_of(calls=None, tokens=made | {"can_end": None}))
         assert [each["slug"] for each in found] == ["no-kv-cache"] * is_found
     (told, _) = inferred(steps=growing())
     # The median of 5 to 21 tokens is 13: twelve of them are computed again.
@@ -113,6 +113,13 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
             (growing(17, 6), False), ([("17", MS, "clean")] * 20, False)):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
+
+
+@cases("ends calls added told", "False 8 8 1; False 7 8 0; False 8 7.5 0; True 8 8 0; None 8 8 0")
+def test_texts_that_nothing_ends_before_their_limit(ends, calls, added, told):
+    made = {"cached": True, "new_tokens": added, "generations": calls, "later_token_s": 3 * MS}
+    found = inferred(calls=QUIET | {"place": PLACE}, tokens=made | {"can_end": ends})
+    assert [of(each, "slug line gain_s") for each in found] == [["no-end-token", 7, None]] * told
 
 
 @cases("count batch is_found", "20 1 True; 19 1 False; 20 2 False; 20 None False")

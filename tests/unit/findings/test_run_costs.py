@@ -13,9 +13,9 @@ from tests.support.tables import cases, near, of
 FIGURES = "slug run_s run_gain_s file line"
 
 
-def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples"):
-    known = {"file": TRAIN, "line": 7, "name": "work", "by": by, "functions": []}
-    rows = [{"part": part, "wall_s": wall_s, "share": share, **known}]
+def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples", times=9, kept=0.08):
+    known = {"file": TRAIN, "line": 7, "name": "work", "by": by, "functions": [], "times": times}
+    rows = [{"part": part, "wall_s": wall_s, "share": share, "longest_s": kept * wall_s, **known}]
     rows.append({**rows[0], "part": "profstack", "share": None, "wall_s": 99.0})
     frames = {"compilations": pd.DataFrame({"wall_s": [compiled_s]})}
     report = report_of(parts={"run_bar": rows, "step": {"count": count}})
@@ -34,6 +34,9 @@ def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, 
     (told,) = found(part, least_s, rule.threshold, **compiled)
     gain_s = saved and saved * least_s
     assert of(told, FIGURES) == near(rule.slug, least_s, gain_s, TRAIN, 7)
+    for times, kept, share in ((2, 0.4, 0.6), (20, 0.11, 0.89), (1, 0.4, None), (None, 0.4, None)):
+        (few,) = found(part, least_s, rule.threshold, times=times, kept=kept, **compiled)
+        assert [few["run_gain_s"]] == near(saved and share and share * least_s)
     assert told["severity"] == ("high" if rule.threshold >= 0.2 else "medium")
     assert not found(part, 0.99 * least_s, rule.threshold, **compiled)
     assert not found(part, least_s, 0.99 * rule.threshold, **compiled)

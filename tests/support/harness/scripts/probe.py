@@ -219,8 +219,8 @@ def observer_facts():
     import threading
 
     names = [thread.name for thread in threading.enumerate()]
-    # A DataLoader's queue leaves its thread to die by itself, sooner or later.
-    dying = names.count("QueueFeederThread")
+    # The queue of a DataLoader and tqdm leave their threads to die by themselves, sooner or later.
+    dying = [name for name in names if name in ("QueueFeederThread", "tqdm_monitor")]
     # Holders of tool identifiers: from Python 3.12 on.
     monitoring = getattr(sys, "monitoring", None)
     torch, optimizer = sys.modules["torch"], sys.modules["torch.optim.optimizer"]
@@ -229,8 +229,8 @@ def observer_facts():
         "profile": describe(sys.getprofile()),
         "thread_trace": describe(threading.gettrace()),
         "thread_profile": describe(threading.getprofile()),
-        "threads": sorted(name for name in names if name != "QueueFeederThread"),
-        "raw_threads": _thread._count() - dying,
+        "threads": sorted(name for name in names if name not in dying),
+        "raw_threads": _thread._count() - len(dying),
         "monitoring": monitoring and [monitoring.get_tool(number) for number in range(6)],
         "optimizer_hooks": sizes(optimizer, "_global_optimizer_"),
         "torch_profiler": torch.autograd._profiler_enabled(),
