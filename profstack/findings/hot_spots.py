@@ -104,10 +104,10 @@ class _Holders:
         parts = reading.host_parts(report)
         # The part of the bar that the step begins with; functions outside the model's work can be
         # in it where it is not a loader's.
-        self._wait = next((name for name in WAITS if name in parts), None)
+        wait = self._wait = next((name for name in WAITS if name in parts), None)
         if "Python" in parts:
             self._python_s = parts["Python"]
-            wait_s = 0.0 if self._wait in (None, DATA_WAIT) else parts[self._wait]
+            wait_s = 0.0 if wait is None or wait == DATA_WAIT else parts[wait]
             self._outside_s = self._python_s + wait_s + parts.get("other", 0.0)
         self._working = {
             (row["file"], row["line"])

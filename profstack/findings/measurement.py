@@ -75,32 +75,26 @@ def threads_without_cores(recorded: Recorded, report: Report) -> list[Finding]:
         report["processes"], report["roofline"], reading.host_parts(report),
     )  # fmt: skip
     count, cpu_s = report["environment"].get("torch_threads"), processes["cpu_s"]
+    step_s, pool = processes["step_s"], report["tables"]["threads"]
     peak = next((row["value"] for row in roofline["mfu"]), None) if roofline else None
-    if not isinstance(count, int) or count < 2 or not processes["step_s"]:
+    if not isinstance(count, int) or count < 2 or not step_s or cpu_s is None or peak is None:
         return []
-    if cpu_s is None or peak is None:
-        return []
-    pool = [row for row in report["tables"]["threads"] if row["kind"] == NATIVE]
-    pool_s, share = reading.total(pool, "cpu_s"), (processes["no_core_s"] or 0.0)
-    share /= processes["step_s"]
+    pool_s = reading.total((row for row in pool if row["kind"] == NATIVE), "cpu_s")
+    share = (processes["no_core_s"] or 0.0) / step_s
     is_spinning = pool_s >= rules.THREADS_SHARE * cpu_s and peak < rules.FAR_FROM_PEAK
     is_of_operators = sum(parts.get(part, 0.0) for part in _OF_OPERATORS) > sum(parts.values()) / 2
     is_enough = share >= rules.THREADS_WITHOUT_CORES.threshold
     if not (is_enough and is_spinning and is_of_operators):
         return []
     fewer = max(count // 2, 1)
-    evidence: Evidence = {
-        "step_share": share,
-        "threads": count,
-        "pool_cpu_s": pool_s,
-        "mean_cpu_s": cpu_s,
-    }
+    seen: Evidence = {"step_share": share, "threads": count, "pool_cpu_s": pool_s}
+    seen |= {"mean_cpu_s": cpu_s, "peak_share": peak, "link": "method/threads"}
     found = reading.finding(
         rules.THREADS_WITHOUT_CORES,
         f"{count} threads share busy cores: for {format_share(share)} of a step its own has none",
         severity=reading.severity_of(share, 1.0),
         gain_reason="what a step takes where each thread has a core was not seen",
-        evidence=[{**evidence, "mean_cpu_s": cpu_s, "peak_share": peak, "link": "method/threads"}],
+        evidence=[seen],
         advice=f"Give operators as many threads as cores are free (torch.set_num_threads({fewer}) "
         f"or OMP_NUM_THREADS={fewer}), or end the other programs. All threads of an operator wait "
         f"for the one without a core, and spin meanwhile: a step takes {format_seconds(cpu_s)} of "

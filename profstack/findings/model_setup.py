@@ -263,9 +263,7 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
     )
 
 
-def _times(
-    report: Report, rows: Sequence[OperatorRow], spent_s: float
-) -> tuple[dict[str, float | None], str]:
+def _times(report: Report, rows: Sequence[OperatorRow], spent_s: float) -> tuple[Evidence, str]:
     """Return the optimizer's time as the step's bar divides it, and a sentence on that."""
     # The bar's part holds the zeroing of gradients, too.
     most_s = reading.host_parts(report).get("optimizer")

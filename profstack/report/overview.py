@@ -425,7 +425,8 @@ def _lines(report: Report) -> _Candidates:
             found.append(((row["source"] or "").strip() or where, link, seconds, where))
     whole = sum(seconds for _, _, seconds, _ in found)
     of, median = "of the time on lines of your own", report["benchmark"]["median_s"]
-    if not whole or not median or (report["attribution"] or {}).get("calibrated_owned_s") is None:
+    known = report.get("attribution")
+    if not whole or not median or known is None or known["calibrated_owned_s"] is None:
         return "time on the line, raw", of, whole, found
     clean = [(name, link, seconds / whole * median, at) for name, link, seconds, at in found]
     return "time on the line with what it calls, calibrated", of, median, clean
