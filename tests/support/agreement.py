@@ -122,5 +122,5 @@ def _of_the_overview(report):
         if of_step and exceeds(sum(row.seconds for row in top.rows), median_s):
             yield f"{top.title} take more than a clean step"
         is_known = median_s and (report["attribution"] or {}).get("calibrated_owned_s")
-        if is_known and top.kind.endswith("raw"):
+        if is_known and top.rows and top.kind.endswith("raw"):
             yield f"{top.title} are at the speed of a layer"
