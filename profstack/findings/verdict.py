@@ -6,8 +6,7 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -323,32 +322,33 @@ def add_step_bar(report: Report, recorded: Recorded) -> CutSteps | None:
     A failure becomes a warning, and None.
     """
     report["step_bar"] = None
-    with _warned(report, "the step's bar"):
+    try:
         found = CutSteps(host_cut(recorded, report), step_bar.device_cut(report))
         if found.host is not None:
             _add_maker(found.host, recorded, report)
         report["step_bar"] = step_bar.step_bar(report, *found)
         step_bar.align_wait(report)
-        return found
-    return None
+    except Exception as error:
+        _warn(report, "the step's bar", error)
+        return None
+    return found
 
 
 def add_verdict(report: Report, recorded: Recorded, cuts: CutSteps | None) -> None:
     """Put `verdict` into the report; a failure becomes a warning."""
     report["verdict"] = None
-    if cuts is not None:
-        with _warned(report, "the verdict"):
-            report["verdict"] = verdict(report, *cuts, call_sites(recorded))
-
-
-@contextmanager
-def _warned(report: Report, what: str) -> Iterator[None]:
-    """Make a warning of an error: the figures are right without what is missing."""
+    if cuts is None:
+        return
     try:
-        yield
+        report["verdict"] = verdict(report, *cuts, call_sites(recorded))
     except Exception as error:
-        text = f"{what} is missing: {type(error).__name__}: {error}"
-        report["warnings"].append({"slug": "verdict-failed", "text": text})
+        _warn(report, "the verdict", error)
+
+
+def _warn(report: Report, what: str, error: Exception) -> None:
+    """Warn of an error: the figures are right without what is missing."""
+    text = f"{what} is missing: {type(error).__name__}: {error}"
+    report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
 # A line that sets a name: before the model's first call it makes what the model is given.
@@ -542,8 +542,9 @@ def _sureness(
     if slug in rules.WITHOUT_CAUSE and lever is None:
         return "hint", reserve or _NONE_STANDS_OUT
     if reading.is_profiled(report):
-        why = "the profiler's own work makes this cause larger"
-        return ("hint", why) if slug in _UNDER_TRACING else ("likely", "no step was timed alone")
+        if slug in _UNDER_TRACING:
+            return "hint", "the profiler's own work makes this cause larger"
+        return "likely", "no step was timed alone"
     margin = lever.share if is_lever and lever is not None else margin
     if reserve is None and (margin is None or margin < rules.LEAST_APART):
         reserve = "its share is hardly above the limit from which it counts"
