@@ -1,7 +1,5 @@
 """First calls in fresh processes."""
 
-import time
-
 import pytest
 
 from profstack.bench import cold_start
@@ -40,6 +38,3 @@ def test_the_first_calls_of_a_process_are_timed_or_it_says_why_not(tmp_path, cap
     assert (start.reports[0], capfd.readouterr().out) == (pytest.approx(sum(start.cold_s) / 4), "")
     why = "a fresh process failed (ValueError: on purpose)"
     assert fresh(tmp_path, "fails", 60.0) == ([], why)
-    # What only this process holds.
-    starts, why = cold_start.fresh_processes(Subject("here", time.sleep), 4, 1e-3, 60.0)
-    assert (starts, why is None) == ([], False)

@@ -1,14 +1,12 @@
 """Batch sizes tried in processes of their own, which may end in any way; their limit of memory."""
 
-import resource
 import subprocess
 import sys
 
 import pytest
 
-from profstack import environment
-from profstack.bench import batch_trial, fresh_process
-from profstack.bench.batch_trial import ENDED, FAILED, REFUSED, Probe, Trial
+from profstack.bench import fresh_process
+from profstack.bench.batch_trial import ENDED, FAILED, REFUSED, Trial
 from profstack.bench.subject import Request
 from profstack.bench.target import load
 from profstack.bench.throughput import ChildProber, Options, search
@@ -127,27 +125,6 @@ def test_what_happens_while_loading_blames_no_batch(stand_in):
         prober.attempt(1, timed=False)
 
 
-def test_a_refusal_among_others_pieces_is_tried_again_alone(stand_in, tmp_path):
-    # Each process gets three sizes further than where it begins, up to 8.
-    starts = tmp_path / "starts"
-    prober = stand_in(
-        "first, last = asked['sizes']\n"
-        f"open({str(starts)!r}, 'a').write(str(first) + ' ')\n"
-        "for size in range(first, last + 1):\n"
-        "    runs = size < first + 3 and size <= 8\n"
-        "    say(probe=dict(batch_size=size, status='worked' if runs else 'refused'))"
-    )
-    walked = list(prober.walk(1, 100))
-    assert [one.batch_size for one in walked if one.worked] == list(range(1, 9))
-    assert (walked[-1], starts.read_text().split()) == (Probe(9, REFUSED), ["1", "4", "7", "9"])
-
-
-def test_a_process_is_not_armed_and_finds_modules_as_this_one(monkeypatch):
-    monkeypatch.setenv("PROFSTACK_CHILD", "somewhere")
-    assert "PROFSTACK_CHILD" not in fresh_process._plain_environment()
-    assert repr(sys.path) in fresh_process._START.format(paths=sys.path, module="some.module")
-
-
 LIMITED = """
 import resource
 from profstack.bench.batch_trial import limit_memory
@@ -169,16 +146,3 @@ print(limit_memory(2**40).allowance_bytes < 512 * 2**20)
 @LINUX
 def test_the_limit_holds_and_comes_off_again():
     assert run_python("-c", LIMITED).stdout.split() == ["refused", "True", "True", "True"]
-
-
-@LINUX
-def test_it_is_a_share_of_what_is_available_where_that_is_held_to(monkeypatch):
-    monkeypatch.setattr(environment, "available_memory_bytes", lambda: 1000)
-    assert batch_trial.share_of_available() == 800
-    monkeypatch.setattr(environment, "available_memory_bytes", lambda: None)
-    with pytest.raises(batch_trial.NoLimitError, match="not known"):
-        batch_trial.share_of_available()
-    # As on systems that accept a limit and do nothing.
-    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    with pytest.raises(batch_trial.NoLimitError, match="holds to no limit"):
-        batch_trial.limit_memory(2**20)

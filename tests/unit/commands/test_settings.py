@@ -9,9 +9,6 @@ from profstack.commands.settings import Settings, read_settings
 from profstack.errors import UsageError
 from tests.support.tables import cases
 
-TOML = (
-    '[tool.other]\nx = 1\n[tool.profstack]\nfail-if = ["step > 5%", "FLOP > +0"]\nstrict = true\n'
-)
 RULES = ("step > 5%", "FLOP > +0")
 
 
@@ -31,16 +28,6 @@ def test_the_nearest_file_with_a_section_counts_up_to_the_top(tmp_path):
     assert read_settings(below).file == file
     (below / "setup.cfg").write_text("[profstack]\nfail_if = FLOP > +0\n")
     assert read_settings(below) == Settings(RULES[1:], file=str(below / "setup.cfg"))
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 reads no TOML")
-def test_toml_comes_before_setup_cfg(tmp_path):
-    (tmp_path / "setup.cfg").write_text("[profstack]\nfail_if = run > 1%\n")
-    (tmp_path / "pyproject.toml").write_text(TOML)
-    file = str(tmp_path / "pyproject.toml")
-    assert read_settings(tmp_path) == Settings(RULES, strict=True, file=file)
-    (tmp_path / "pyproject.toml").write_text('[tool.profstack]\nfail_if = "step > 5%"\n')
-    assert read_settings(tmp_path) == Settings(RULES[:1], file=file)
 
 
 @cases(

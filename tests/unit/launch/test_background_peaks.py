@@ -1,8 +1,6 @@
 """Peaks measured after a run: by whom, of which recording, and never of another one."""
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -71,15 +69,6 @@ def test_only_the_recording_of_that_run_is_written_again(tmp_path, done, monkeyp
     background_peaks.complete(folder, "1")
     assert (done, folder.exists()) == ([], False)
     background_peaks.complete(folder, "1")
-
-
-def test_its_time_and_its_priority_are_low(tmp_path, done, monkeypatch):
-    given = []
-    monkeypatch.setattr(signal, "alarm", given.append)
-    monkeypatch.setattr(os, "nice", given.append)
-    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path / "run"), "1"])
-    background_peaks.main()
-    assert (given, len(done)) == ([background_peaks.LONGEST_S, 19], 2)
 
 
 def test_a_page_that_is_written_again_takes_them_in_on_the_same_machine(tmp_path, done):

@@ -1,17 +1,11 @@
-"""A benchmark in the terminal: its headline and a table for each part, with every figure."""
+"""A benchmark in the terminal: a table for each part, with every figure."""
 
 import re
 
 from profstack.report.screen import Screen
-from profstack.report.terminal_bench import interval, mean_words, print_headline, print_parts
+from profstack.report.terminal_bench import interval, print_parts
 from profstack.units import format_seconds
 from tests.support.bench_reports import bare, bench
-
-
-def headline(report):
-    screen = Screen(300, colour=False)
-    print_headline(screen, report)
-    return [line.strip() for line in screen.text().splitlines()]
 
 
 def part(name, rows):
@@ -19,31 +13,6 @@ def part(name, rows):
     mark, screen = {**bare()["benchmark"], name: rows}, Screen(300, colour=False)
     print_parts(screen, {"benchmark": mark, "roofline": None})
     return [re.split("  +", line.strip()) for line in screen.text().splitlines()[1:-1]]
-
-
-def test_the_headline_has_every_figure_of_the_benchmark():
-    report = bench()
-    mark = report["benchmark"]
-    median, steps, items = mark["median_s"], mark["steps_per_s"], mark["items_per_s"]
-    first, step, rates, spread, other, between, end = headline(report)
-    assert (first, end) == ("models/digits.py:make: complete", "")
-    span = "{:.2f} to {:.2f} ms".format(*(1e3 * median * x for x in (0.9968, 1.0035)))
-    assert step == f"step: {1e3 * median:.1f} ms  (95 % interval {span}, synchronised, n = 420)"
-    cpu = f"mean CPU time {1e3 * median * 1.96:.1f} ms (1.96 cores busy)"
-    batch = f"{items / 1e3:.2f} k items/s (batch of 32, read from the inputs)"
-    assert rates == f"{steps:.1f} steps/s, {batch}, {cpu}"
-    words = "standard deviation {:.2f} ms, least {:.1f} ms, first call 312 ms, 6 warm-up calls, "
-    words = words.format(1e3 * mark["std_s"], 1e3 * mark["min_s"])
-    words += "3 outliers, ended by the interval"
-    assert spread == f"IQR {1e6 * mark['iqr_s']:.0f} µs, {words}"
-    ends = [1e3 * median * 0.9991 * factor for factor in (1, 0.9968, 1.0035)]
-    assert other == "pipelined {:.1f} ms (95 % interval {:.2f} to {:.2f} ms)".format(*ends)
-    # The fastest of five processes is 0.987, the slowest 1.066 of the median.
-    slow, fast = (f"{1e3 * median * factor:.1f} ms" for factor in (1.066, 0.987))
-    said = f"{100 * (1.066 / 0.987 - 1):.1f} % apart"
-    assert between.startswith(f"5 fresh processes: {fast} to {slow}, {said}")
-    for mean, said in ((1.04, ""), (1.06, ", mean 4.24 ms"), (0.94, ", mean 3.76 ms")):
-        assert mean_words({"median_s": 0.004, "mean_s": 0.004 * mean}) == said
 
 
 def test_input_shapes_stand_with_their_intervals():
