@@ -518,7 +518,8 @@ def _run_warnings(
     warnings: list[schema.ReportWarning] = []
     if (remedy := recorded.facts.get("remedy")) is not None:
         warnings.append({"slug": "undefined-profile", "text": remedy})
-    if (launcher := launcher_warning(recorded.run.get("script"))) is not None:
+    launcher = launcher_warning(recorded.run.get("script"))
+    if launcher is not None and not process_folders(recorded.folder):
         warnings.append({"slug": "launcher", "text": launcher})
     if (started := process_folders(recorded.folder)) and len(recorded.steps):
         names = ", ".join(home.name for home in started)

@@ -284,7 +284,8 @@ class _Run:
         child_options = self._write_options()
         if self.again is not None:
             self.again.announce(self.display.line)
-        if not self.options.quiet and (launches := launcher_warning(self.target.program)):
+        launches = launcher_warning(self.target.program) if self.options.no_children else None
+        if launches and not self.options.quiet:
             self.display.line(f"profstack: {launches}")
         # What comes before is no part of the run.
         started, self._begun = time.time(), time.perf_counter()

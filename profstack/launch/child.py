@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from profstack.capture.engine import Engine
 
 
+# The module whose models generate.
+_GENERATION = "transformers.generation.utils"
 _pid: "int | None" = None
 _folder = ""
 _finder: "_Finder | None" = None
@@ -114,7 +116,7 @@ def arm(folder: str, options: "Sequence[str]") -> None:
     _finder = _Finder(
         {
             "torch": _torch_arrived,
-            "transformers.generation.utils": _generation_arrived,
+            _GENERATION: _generation_arrived,
             **starting,
         }
     )
@@ -161,11 +163,10 @@ def attach(engine: "Engine") -> None:
     if _look_out is not None:
         _look_out.end()
     _engine, _pid = engine, os.getpid()
-    name = "transformers.generation.utils"
-    if name in sys.modules:
-        engine.generation_arrived(sys.modules[name])
+    if _GENERATION in sys.modules:
+        engine.generation_arrived(sys.modules[_GENERATION])
     else:
-        _finder = _Finder({name: _generation_arrived})
+        _finder = _Finder({_GENERATION: _generation_arrived})
         sys.meta_path.insert(0, _finder)
 
 
@@ -218,6 +219,8 @@ def _begin_followed(torch: "Any") -> None:
             rank_facts(),
             after_profiler=_profiled_before,
         )
+    if _engine is not None and _GENERATION in sys.modules:
+        _engine.generation_arrived(sys.modules[_GENERATION])
 
 
 def _torch_arrived(torch: "Any") -> None:
