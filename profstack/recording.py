@@ -111,8 +111,8 @@ class Recording:
         if name in _LISTS:
             import pandas as pd
 
-            rows = cast(Mapping[str, Sequence[object]], self.to_dict())[name]
-            made: DataFrame = pd.DataFrame(rows)
+            lists = cast(Mapping[str, Sequence[object]], self.to_dict())
+            made: DataFrame = pd.DataFrame(lists[name])
             return made
         if name not in REPORT:
             raise KeyError(f"no table {name!r}; the tables are {', '.join(REPORT)}")
