@@ -94,6 +94,24 @@ def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
     return None, "handing batches over would take about as long as making them does"
 
 
+def _rest(loading: Loading, count: int, gain_s: float) -> str | None:
+    """Return what keeps the rest of the loading where so many workers save `gain_s` of it."""
+    left_s = loading.load_s - gain_s
+    if format_seconds(loading.load_s) == format_seconds(gain_s):
+        return None
+    kept, cpu_s = loading.step_s - gain_s, loading.cpu_s or 0.0
+    why = "handing batches over from the workers"
+    if loading.no_core_s >= left_s:
+        why = "the wait for a core"
+    elif cpu_s / loading.cores >= _ALMOST * kept:
+        why = f"all CPU time of a step on {loading.cores:g} cores"
+    elif loading.whole_s / count >= _ALMOST * kept:
+        why = f"making the batches in {count} worker{'s' * (count > 1)}"
+    return f"{why} keeps the other {format_seconds(left_s)}"
+
+
+# Times as near are the same one.
+_ALMOST = 1 - 1e-9
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 _LOADER_RANGE = "DataLoaderIter.__next__"
 # Of a time, as much must be of a kind to call it so.
@@ -466,11 +484,11 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         place = next((each.row for each in functions if each.row["own"]), None)
         rows = [each.evidence for each in functions]
         advice = _advice(loading, functions, gain)
-    ranges: list[Evidence] = []
-    for row in loader_ranges(report)[:1]:
-        ranges = [{"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}]
-        if (time := reading.calibrated(report, row["wall_s"])) is not None:
-            ranges[0]["calibrated_s"] = time
+    # The time of these ranges is the loading, which the clean steps know better.
+    ranges: list[Evidence] = [
+        {"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}
+        for row in loader_ranges(report)[:1]
+    ]
     seen = {layer["name"] for layer in report["layers"] if layer["status"] == "recorded"}
     graph = reading.CallGraph(report)
     outermost = names.outermost_loading(report, graph, loaders(graph))
@@ -482,6 +500,7 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         severity=reading.severity_of(loading.load_s, loading.step_s),
         gain_s=gain,
         gain_reason=reason,
+        rest=None if gain is None else _rest(loading, loading.wanted(), gain),
         place=place,
         layers=seen & {"torch", "cprofile"},
         evidence=[wait, *ranges, *rows],

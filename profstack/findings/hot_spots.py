@@ -27,9 +27,9 @@ from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, loading_of, wait_share
-from profstack.findings.step_cut import Cut, host_cut
+from profstack.findings.step_bar import DATA_WAIT, WAITS
 from profstack.storage.reader import Recorded, known_sum
-from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.schema.report import Evidence, Finding, Report, StepPart
 from profstack.storage.schema.rows import FunctionRow, ModuleRow
 from profstack.units import format_count, format_seconds, format_share
 
@@ -67,8 +67,7 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     """Yield a finding for each of the functions, the one with most time first."""
     graph = reading.CallGraph(report)
     least_s = rules.PYTHON_HOT_SPOT.threshold * step_s
-    cut = None if reading.on_accelerator(report) else host_cut(recorded, report)
-    held = _Holders(report, graph, step_s, cut)
+    held = _Holders(report, graph, step_s)
     found = [
         _own_time(recorded.facts.get(COST), report, graph, key, held)
         for key, row in graph.rows.items()
@@ -78,7 +77,7 @@ def hot_spots(recorded: Recorded, report: Report, step_s: float) -> Iterator[Fin
     kept = held.scaled([each for each in found if each is not None])
     hot = [each for each in kept if each.gain_s >= least_s]
     for each in sorted(hot, key=lambda each: -each.gain_s)[:_MOST]:
-        yield _finding(report, graph, each, step_s)
+        yield _finding(report, graph, each, step_s, held.part(each))
 
 
 def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
@@ -90,9 +89,7 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
 class _Holders:
     """What of the clean step functions are held by, in seconds."""
 
-    def __init__(
-        self, report: Report, graph: reading.CallGraph, step_s: float, cut: Cut | None
-    ) -> None:
+    def __init__(self, report: Report, graph: reading.CallGraph, step_s: float) -> None:
         self._graph = graph
         self._loaded = graph.below(loaders(graph))
         whole_s = reading.total((graph.rows[key] for key in loaders(graph)), "total_s")
@@ -104,10 +101,14 @@ class _Holders:
         if loading is not None:
             self._waited_s = loading.load_s
         self._python_s = self._outside_s = None
-        if cut is not None and cut.torch and cut.python:
-            self._python_s = cut.python * cut.median_s
-            wait_s = 0.0 if cut.has_loader else (cut.wait or 0.0) * cut.median_s
-            self._outside_s = self._python_s + wait_s + cut.other * cut.median_s
+        parts = reading.host_parts(report)
+        # The part of the bar that the step begins with; functions outside the model's work can be
+        # in it where it is not a loader's.
+        wait = self._wait = next((name for name in WAITS if name in parts), None)
+        if "Python" in parts:
+            self._python_s = parts["Python"]
+            wait_s = 0.0 if wait is None or wait == DATA_WAIT else parts[wait]
+            self._outside_s = self._python_s + wait_s + parts.get("other", 0.0)
         self._working = {
             (row["file"], row["line"])
             for row in report["tables"]["module_lines"]
@@ -124,10 +125,19 @@ class _Holders:
         own_s = (row["self_s"] or 0.0) + _builtins_s(self._graph, key)
         return min(own_s * self._pace, self._waited_s)
 
-    def _of_bar(self, key: reading.FunctionKey) -> float | None:
+    def part(self, own: _OwnTime) -> StepPart | None:
+        """Return the part of the step's bar that holds a function, where it is not its Python."""
+        if own.key in self._loaded:
+            return self._wait or DATA_WAIT
+        is_more = self._python_s is not None and own.gain_s > self._python_s
+        return self._wait if is_more and not self._in_work(own.key) else None
+
+    def _in_work(self, key: reading.FunctionKey) -> bool:
         lines = self._graph.lines_of(key)
-        in_work = any((row["file"], row["line"]) in self._working for row in lines)
-        return self._python_s if in_work else self._outside_s
+        return any((row["file"], row["line"]) in self._working for row in lines)
+
+    def _of_bar(self, key: reading.FunctionKey) -> float | None:
+        return self._python_s if self._in_work(key) else self._outside_s
 
     def scaled(self, found: Sequence[_OwnTime]) -> list[_OwnTime]:
         """Return the own times, smaller where together they are more than the bar has."""
@@ -183,9 +193,17 @@ def _own_time(
     return _OwnTime(key, row, low_s, high_s, agreed, gain_s)
 
 
-def _finding(report: Report, graph: reading.CallGraph, own: _OwnTime, step_s: float) -> Finding:
+def _finding(
+    report: Report,
+    graph: reading.CallGraph,
+    own: _OwnTime,
+    step_s: float,
+    part: StepPart | None,
+) -> Finding:
+    """Return the finding; `part` of the step's bar holds its time, None where Python does."""
     key, row = own.key, own.row
     share = own.gain_s / step_s
+    inside = f", inside '{part}'" if part is not None else ""
     least = "" if own.agreed else "at least "
     line, name = graph.heaviest_line(key), reading.qualified_name(report, row, key.name)
     evidence: list[Evidence] = [
@@ -196,6 +214,7 @@ def _finding(report: Report, graph: reading.CallGraph, own: _OwnTime, step_s: fl
             "own_high_s": own.high_s,
             "corrected_self_s": row["corrected_self_s"],
             "step_share": share,
+            **({"inside": part} if part is not None else {}),
             "limits_agree": own.agreed,
             "calibrated_s": row["calibrated_s"],
             "link": reading.to_function(key),
@@ -221,7 +240,7 @@ def _finding(report: Report, graph: reading.CallGraph, own: _OwnTime, step_s: fl
     return reading.finding(
         rules.PYTHON_HOT_SPOT,
         f"{name} spends {least}{format_seconds(own.gain_s)} of each step in Python "
-        f"({format_share(share)})",
+        f"({format_share(share)}{inside})",
         severity=reading.severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
         place=row,
@@ -334,8 +353,8 @@ def _among_equals(
         f"{first.own_s / fair:.1f} times its due",
         severity=reading.severity_of((1.0 - fair / first.own_s) * share, 1.0),
         gain_s=reading.calibrated(report, first.own_s - fair),
-        gain_reason="the torch layer's slices were too few or too much disturbed to say what it "
-        "takes in a clean step",
+        gain_reason=reading.why_uncalibrated(report),
+        rest=f"its work keeps the other {format_share(share * fair / first.own_s)} of the step",
         module=first.path,
         layers=("torch",),
         evidence=[

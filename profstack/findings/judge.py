@@ -15,19 +15,20 @@ from profstack.findings.compilation import compiling
 from profstack.findings.data_loading import data_starved, loaders
 from profstack.findings.hot_spots import dominating, hot_spots
 from profstack.findings.inference import inference
-from profstack.findings.measurement import trust, uncounted
+from profstack.findings.measurement import threads_without_cores, trust, uncounted
 from profstack.findings.memory_growth import memory_growth
+from profstack.findings.next_step import SAME_TIME
 from profstack.findings.own_costs import own_costs
 from profstack.findings.run_costs import run_costs
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
-from profstack.findings.verdict import add_verdict
+from profstack.findings.verdict import add_step_bar, add_verdict
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report
 
 FAMILIES: tuple[reading.Family, ...] = (
     memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
-    small_operators, compiling, hot_spots, dominating, trust, uncounted,
+    small_operators, compiling, hot_spots, dominating, threads_without_cores, trust, uncounted,
     model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
     inference,
     model_setup.float32_without_tf32, model_setup.padding, own_costs, run_costs,
@@ -41,6 +42,8 @@ def add_findings(report: Report, recorded: Recorded) -> None:
         if part["name"] is not None and part["file"] is not None and part["line"] is not None:
             place: Place = {"file": part["file"], "line": part["line"]}
             part["name"] = reading.qualified_name(report, place, part["name"])
+    # Findings name the parts of the bar that their time is in.
+    cuts = add_step_bar(read, recorded)
     for family in FAMILIES:
         try:
             report["findings"] += family(recorded, read)
@@ -55,7 +58,7 @@ def add_findings(report: Report, recorded: Recorded) -> None:
     except Exception as error:
         _warn(report, "findings do not say which of them overlap", error)
     read["findings"] = report["findings"]
-    add_verdict(read, recorded)
+    add_verdict(read, recorded, cuts)
     report["verdict"], report["step_bar"] = read["verdict"], read["step_bar"]
     order = {slug: at for at, slug in enumerate(rules.WARNINGS)}
     report["warnings"].sort(key=lambda each: order.get(each["slug"], len(order)))
@@ -89,9 +92,7 @@ def link_overlaps(findings: list[Finding], report: Report) -> None:
             for each, another in ((one, other), (other, one)):
                 link = f"overview/{another['slug']}"
                 each["evidence"].append({"same_time_as": another["slug"], "link": link})
-                each["advice"] += (
-                    f" '{another['title']}' is about some of the same time: gains do not add up."
-                )
+                each["advice"] += f" '{another['title']}' {SAME_TIME}"
 
 
 class _Overlaps:

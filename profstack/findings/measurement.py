@@ -14,8 +14,8 @@ from profstack.analysis.benchmark import relative_half_width
 from profstack.analysis.clean_steps import FEW_STEPS
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding, Report
-from profstack.storage.vocabulary import BENCH_FACT
+from profstack.storage.schema.report import Evidence, Finding, Report, StepPart
+from profstack.storage.vocabulary import BENCH_FACT, NATIVE
 from profstack.units import format_seconds, format_share
 
 # To how much of it the median should be known where two runs are compared.
@@ -64,6 +64,47 @@ def _noisy(report: Report) -> Iterator[Finding]:
         "a machine with nothing else to do; 'profstack bench' repeats until the interval is "
         "narrow.",
     )
+
+
+def threads_without_cores(recorded: Recorded, report: Report) -> list[Finding]:
+    """Return the finding on operators of several threads that other work takes the cores from.
+
+    All threads of an operator wait for the one without a core, and spin on their own meanwhile.
+    """
+    processes, roofline, parts = (
+        report["processes"], report["roofline"], reading.host_parts(report),
+    )  # fmt: skip
+    count, cpu_s = report["environment"].get("torch_threads"), processes["cpu_s"]
+    step_s, pool = processes["step_s"], report["tables"]["threads"]
+    peak = next((row["value"] for row in roofline["mfu"]), None) if roofline else None
+    if not isinstance(count, int) or count < 2 or not step_s or cpu_s is None or peak is None:
+        return []
+    pool_s = reading.total((row for row in pool if row["kind"] == NATIVE), "cpu_s")
+    share = (processes["no_core_s"] or 0.0) / step_s
+    is_spinning = pool_s >= rules.THREADS_SHARE * cpu_s and peak < rules.FAR_FROM_PEAK
+    is_of_operators = sum(parts.get(part, 0.0) for part in _OF_OPERATORS) > sum(parts.values()) / 2
+    is_enough = share >= rules.THREADS_WITHOUT_CORES.threshold
+    if not (is_enough and is_spinning and is_of_operators):
+        return []
+    fewer = max(count // 2, 1)
+    seen: Evidence = {"step_share": share, "threads": count, "pool_cpu_s": pool_s}
+    seen |= {"mean_cpu_s": cpu_s, "peak_share": peak, "link": "method/threads"}
+    found = reading.finding(
+        rules.THREADS_WITHOUT_CORES,
+        f"{count} threads share busy cores: for {format_share(share)} of a step its own has none",
+        severity=reading.severity_of(share, 1.0),
+        gain_reason="what a step takes where each thread has a core was not seen",
+        evidence=[seen],
+        advice=f"Give operators as many threads as cores are free (torch.set_num_threads({fewer}) "
+        f"or OMP_NUM_THREADS={fewer}), or end the other programs. All threads of an operator wait "
+        f"for the one without a core, and spin meanwhile: a step takes {format_seconds(cpu_s)} of "
+        f"CPU time, and reaches {format_share(peak)} of the peak.",
+    )
+    return [found]
+
+
+# Parts of the step's bar that are work of operators.
+_OF_OPERATORS: tuple[StepPart, ...] = ("forward", "loss", "backward", "optimizer", "other")
 
 
 def _unsettled(recorded: Recorded, report: Report) -> Iterator[Finding]:

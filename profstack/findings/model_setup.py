@@ -23,7 +23,7 @@ from profstack.storage.schema.report import (
 )
 from profstack.storage.schema.rows import OperatorRow
 from profstack.storage.untrusted import json_cell
-from profstack.units import format_share
+from profstack.units import format_seconds, format_share
 
 # Beside what is behind the longest row: padding of this share is worth sorting rows by length.
 _MUCH_PADDING = 0.4
@@ -140,6 +140,7 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
         severity=reading.severity_of(spent if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
+        rest=f"TF32 keeps the other {format_seconds(spent - (gain or 0.0))}",
         layers=("torch",),
         evidence=[
             {
@@ -202,7 +203,6 @@ _FOREACH = (
     "the optimizer works over lists of tensors already: what is left of its calls is not known"
 )
 _SEVERAL = "several optimizers share the time, and not each of them has a fused implementation"
-_DISTURBED = "the torch layer slowed its steps too much for its times to be used"
 # Profiling slows Python and not operators, by less than this.
 _TOO_FAR = 3.0
 # The functions round these are also the end of a step, where profstack does work of its own.
@@ -223,25 +223,27 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
         return
     is_disturbed = reading.calibrated(report, 1.0) is None
     gain: float | None = None
-    reason: str | None = _DISTURBED if is_disturbed else _SEVERAL
+    reason: str | None = reading.why_uncalibrated(report) if is_disturbed else _SEVERAL
     if not is_disturbed and len(able) == len(seen):
         gain, reason = _gain(report, rows, seen, share * step_s)
     if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
     first = max(able, key=lambda each: each["parameter_bytes"])
-    bar = " The time holds the update's Python, which the step bar shows as Python."
+    times, parts = _times(report, rows, share * step_s)
+    left_s = share * step_s - (gain or 0.0)
     yield reading.finding(
         rules.UNFUSED_OPTIMIZER,
         f"{first['name']} updates {first['tensors']} tensors one operator at a time",
         severity=reading.severity_of(share * step_s if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
+        rest=f"the fused update keeps the other {format_seconds(left_s)}",
         place=first["place"],
         module=PART,
         layers=("torch",),
         evidence=[
             {
-                "optimizer_s": None if is_disturbed else share * step_s,
+                **(dict.fromkeys(times) if is_disturbed else times),
                 "step_share": share,
                 "link": f"modules/{PART}",
             },
@@ -257,8 +259,24 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
         ],
         advice=f"Make it with fused=True ({first['name']}(..., fused=True)): the same update, "
         "with all its tensors read and written once by one operator. Its results differ in "
-        f"the last digits.{'' if reading.on_accelerator(report) else bar}",
+        f"the last digits.{'' if is_disturbed else parts}",
     )
+
+
+def _times(report: Report, rows: Sequence[OperatorRow], spent_s: float) -> tuple[Evidence, str]:
+    """Return the optimizer's time as the step's bar divides it, and a sentence on that."""
+    # The bar's part holds the zeroing of gradients, too.
+    most_s = reading.host_parts(report).get("optimizer")
+    inside_s = reading.calibrated(report, reading.total(rows, "self_s"))
+    if most_s is None or inside_s is None or not inside_s < spent_s:
+        return {"optimizer_s": spent_s}, ""
+    inside_s = min(inside_s, most_s)
+    python_s = spent_s - inside_s
+    words = (
+        f" Of its {format_seconds(spent_s)}, {format_seconds(inside_s)} are in operators and "
+        f"{format_seconds(python_s)} in Python: the step's bar has them in these two parts."
+    )
+    return {"optimizer_s": spent_s, "operator_s": inside_s, "python_s": python_s}, words
 
 
 def can_be_fused(optimizer: OptimizerFacts) -> bool:
@@ -496,7 +514,7 @@ def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Ite
     if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
         return
     is_disturbed = reading.calibrated(report, 1.0) is None
-    reason = _DISTURBED if is_disturbed else None
+    reason = reading.why_uncalibrated(report) if is_disturbed else None
     if not is_disturbed and on_device and not reading.is_device_bound(report):
         reason = reading.HOST_BOUND
     cost_s = zero_share * step_s + add_share * step_s

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from profstack.analysis.benchmark import relative_half_width
 from profstack.code_owner import place_words
 from profstack.findings import rules
 from profstack.storage.schema.report import Finding, Report, VerdictSlug
@@ -38,6 +37,8 @@ class Lever(NamedTuple):
 
 # Characters of advice beside a finding's title: the first sentence may only say where.
 _LONGEST = 400
+# How a sentence ends that names another finding: of one alone it says nothing.
+SAME_TIME = "is about some of the same time: gains do not add up."
 # A call, an option or a name of a program in a sentence; a place in a file is none.
 _CODE = re.compile(r"\w\(|\w=\w|\w_\w|[A-Za-z_]{2}\.[A-Za-z_]|--\w|`")
 _PLACE = re.compile(r"\(?[\w./~-]+\.py:\d+\)?")
@@ -49,6 +50,7 @@ def first_sentences(advice: str, longest: int = _LONGEST) -> str:
     The page has them all.
     """
     first, *others = re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)
+    others = [each for each in others if not each.endswith(SAME_TIME)]
     named = (bool(_CODE.search(_PLACE.sub("", each))) for each in (first, *others))
     until = next((at for at, is_named in enumerate(named) if is_named), 0)
     for at, sentence in enumerate(others, 1):
@@ -69,14 +71,16 @@ def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
         if found["slug"] in {rule.slug for rule in _SIMPLE}:
             return f"Begin with the finding '{found['title']}': {first_sentences(found['advice'])}"
     severe = [each for each in report["findings"] if each["severity"] == "high"]
-    if slug in (rules.BALANCED, rules.UNCLEAR) and severe:
+    if slug in rules.WITHOUT_CAUSE and severe:
         return f"Begin with the finding '{severe[0]['title']}'."
     if slug in rules.RULE_OF:
         return rules.RULE_OF[slug].remedy
+    if slug == rules.OVERHEAD:
+        return rules.OVERHEAD_REMEDY
     count, is_run = report["benchmark"]["n"], report["benchmark"]["target"] is None
     if not count and not report["step"]["count"] and is_run and report["environment"].get("torch"):
         return _NO_STEPS
-    if slug in (rules.BALANCED, rules.UNCLEAR) and count and (usual := _usual(report)):
+    if slug in rules.WITHOUT_CAUSE and count and (usual := _usual(report)):
         return f"Try, one at a time: {', '.join(usual)}."
     is_short = 0 < count < rules.FEWEST_CLEAN and report["benchmark"]["mode"] != "profiled"
     return _MORE_STEPS if is_short else ""
@@ -94,6 +98,12 @@ def _step_share(found: Finding) -> float | None:
     return share if isinstance(share, float) else None
 
 
+def _in_python(found: Finding) -> str:
+    """Return how much of a finding's time the step's bar shows as Python, beside its own part."""
+    python_s = found["evidence"][0].get("python_s")
+    return f", {format_seconds(python_s)} of it in Python" if isinstance(python_s, float) else ""
+
+
 def sureness_words(report: Report) -> str | None:
     """Return how sure the verdict's cause is, and why it is no surer; None without a verdict."""
     verdict = report.get("verdict")
@@ -102,9 +112,8 @@ def sureness_words(report: Report) -> str | None:
     # What files without steps say is no cause of a step's time.
     if sureness is None or (report.get("imports") and report["benchmark"]["median_s"] is None):
         return None
-    half = relative_half_width(report["benchmark"])
-    is_rough = half is None or half > rules.SHOWN_INTERVAL
-    return rules.ROUGH if sureness == "likely" and is_rough else rules.SURENESS[sureness]
+    why = verdict.get("sureness_reason") if verdict else None
+    return rules.SURENESS[sureness] + (f" {why[0].upper()}{why[1:]}." if why else "")
 
 
 def lever_of(report: Report) -> Lever | None:
@@ -119,9 +128,11 @@ def lever_of(report: Report) -> Lever | None:
     for each in report["findings"]:
         gain_s, run_gain_s, run_s_of = each["gain_s"] or 0.0, each["run_gain_s"], each["run_s"]
         words = f"saves about {format_seconds(gain_s)} of each step"
+        if each.get("gain_reason"):
+            words += f"; {each['gain_reason']}"
         if each["gain_s"] is None and (share := _step_share(each)):
             gain_s = _HALF * share * step_s
-            words = f"takes {format_seconds(share * step_s)} of each step"
+            words = f"takes {format_seconds(share * step_s)} of each step{_in_python(each)}"
         if step_s and gain_s > _LEVER * step_s:
             lever = Lever(each, words, gain_s / step_s)
             gains.append((gain_s * (steps_s or step_s) / step_s, lever))

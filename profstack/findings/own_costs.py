@@ -16,7 +16,7 @@ from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, outermost
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, StepPart
-from profstack.units import format_seconds, format_share
+from profstack.units import format_count, format_share
 
 # Rules that say more of the same time than that it is spent.
 _EXPLAINED = frozenset(
@@ -117,6 +117,28 @@ def _is_explained(report: Report, site: CallSite, step_s: float) -> bool:
     return False
 
 
+# From so many calls a step on a function is one that a place calls again and again.
+_OFTEN = 8
+
+
+def _repeated(report: Report, site: CallSite) -> str:
+    """Return which of the user's functions a place calls again and again; empty without one."""
+    graph = reading.CallGraph(report)
+    called = [
+        (edge["total_s"] or 0.0, callee, edge["calls"] or 0.0)
+        for caller, edges in graph.callees.items()
+        if (caller.file, caller.name) == (site.file, site.name)
+        for callee, edge in edges
+        if callee in graph.rows and graph.rows[callee]["own"] and callee != caller
+    ]
+    _, callee, calls = max(called, default=(0.0, None, 0.0))
+    if callee is None or calls < _OFTEN:
+        return ""
+    row = graph.rows[callee]
+    name = reading.qualified_name(report, row, callee.name)
+    return f" It calls {name}{reading.in_brackets(row)} {format_count(calls)} times a step."
+
+
 def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     file, line, function = site.hottest
     place: Place = {"file": site.file, "line": site.line}
@@ -132,9 +154,10 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     )
     if site.part == "data wait":
         advice = "Make the batch cheaper, or in a DataLoader's workers, while the model computes."
-    advice += f" It takes {format_seconds(clean_s)} of a step of {format_seconds(step_s)}"
     if site.in_hottest >= _MOSTLY * site.share and site.name is not None:
-        advice += f", most of it at {where}" + (f" ('{text}')" if text else "")
+        advice += f" Most of it is at {where}" + (f" ('{text}')." if text else ".")
+    else:
+        advice += _repeated(report, site)
     return reading.finding(
         rules.OWN_CODE_COST,
         f"{name} takes {share} of each step",
@@ -153,5 +176,5 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
                 "link": reading.to_source({"file": file, "line": line}),
             }
         ],
-        advice=f"{advice}.",
+        advice=advice,
     )

@@ -21,6 +21,7 @@ from profstack.storage.schema.report import (
     Report,
     RooflinePoint,
     Severity,
+    StepPart,
     Tables,
 )
 from profstack.storage.schema.rows import CallRow, FunctionRow, GapRow, LineRow, ModuleRow
@@ -46,6 +47,7 @@ def finding(
     gain_s: float | None = None,
     gain_is: Literal["estimated", "measured"] = "estimated",
     gain_reason: str | None = None,
+    rest: str | None = None,
     run_s: float | None = None,
     run_gain_s: float | None = None,
     place: Place | None = None,
@@ -53,6 +55,7 @@ def finding(
 ) -> Finding:
     """Return a finding of a rule; `gain_s` is in seconds per clean step, `run_...` over the run.
 
+    `rest` says what keeps the rest of the time that it is about, where the gain is less.
     Raises ValueError where there is neither a gain nor a `gain_reason`.
     """
     if gain_s is None and not gain_reason:
@@ -63,7 +66,7 @@ def finding(
         "severity": severity,
         "gain_s": gain_s,
         "gain_is": None if gain_s is None else gain_is,
-        "gain_reason": gain_reason if gain_s is None else None,
+        "gain_reason": gain_reason if gain_s is None else rest,
         "run_s": run_s,
         "run_gain_s": run_gain_s,
         "file": place["file"] if place else None,
@@ -124,6 +127,14 @@ def clean_step_s(report: Report) -> float | None:
     return report["benchmark"]["median_s"] or None
 
 
+def host_parts(report: Report) -> dict[StepPart, float]:
+    """Return the seconds of the step bar's parts; empty where the torch layer's host times lack."""
+    bar = report.get("step_bar")
+    if bar is None or bar["time_line"] != "host":
+        return {}
+    return {part["name"]: part["seconds"] for part in bar["parts"] if part["is"] != "sampled"}
+
+
 def is_profiled(report: Report) -> bool:
     """Whether the steps are those of an imported trace: no time of theirs is a clean one."""
     return report["benchmark"]["mode"] == "profiled"
@@ -140,6 +151,15 @@ def calibrated(report: Report, raw_s: float | None) -> float | None:
     if not found["step_s"] or found["clean_median_s"] is None:
         return None
     return raw_s / found["step_s"] * found["clean_median_s"]
+
+
+def why_uncalibrated(report: Report) -> str:
+    """Return why `calibrated` has no times of the torch layer, in the words of the step's bar."""
+    bar = report.get("step_bar")
+    reason = (bar["reason"] if bar is not None else None) or ""
+    return (
+        reason.partition(": ")[2] or "the torch layer's slices were too few or too much disturbed"
+    )
 
 
 def traced_step_s(report: Report) -> float | None:

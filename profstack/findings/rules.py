@@ -245,6 +245,8 @@ MODULE_DOMINATES = FindingRule(
     # Below half of the step there is something else that is as much worth a look.
     threshold=0.5,
 )
+# Threads that only spin use as much of a core as one that works, and compute next to nothing.
+THREADS_SHARE, FAR_FROM_PEAK = 0.25, 0.02
 TOO_SHORT_OR_NOISY = FindingRule(
     "too-short-or-noisy",
     "The clean step time is rough",
@@ -261,6 +263,17 @@ WARMUP_NEVER_SETTLES = FindingRule(
     "the median of the last third is more than 20 % from that of the one before.",
     "None: it says how far the other figures can be trusted.",
     # Of the step time: smaller changes are left to the warnings.
+    threshold=0.2,
+)
+THREADS_WITHOUT_CORES = FindingRule(
+    "threads-without-cores",
+    "Operators' threads wait for each other on busy cores",
+    "On the CPU torch uses several threads, its own use at least "
+    f"{THREADS_SHARE:.0%} of the CPU time, a clean step's thread could have run and had no core "
+    "for at least a fifth of it, operators have most of the step, and it reaches less than "
+    f"{FAR_FROM_PEAK:.0%} of the machine's peak.",
+    "None: what a step takes where each thread has a core was not seen.",
+    # Of the clean step: with less, scatter among runs is as large.
     threshold=0.2,
 )
 OPERATORS_WITHOUT_FLOP_FORMULA = FindingRule(
@@ -372,15 +385,15 @@ RULES = tuple(each for each in tuple(globals().values()) if isinstance(each, Fin
 # threshold and to the next candidate. Without a candidate the step is `balanced`. A verdict is
 # `certain` where its margin is `LEAST_APART` or more, nothing that is not known could be as large,
 # and the median is known within `SHOWN_INTERVAL`; else it is `likely`. A balanced or an unclear one
-# is a `hint`, unless a finding is named first: then that is what is `certain` or `likely`.
+# is a `hint`, unless a finding is named first: then that is what is `certain` or `likely`. Python
+# and the calling of small operators are `overhead-bound` where both together reach their limit and
+# neither does alone: they have one remedy.
 # -----------------------------------------------------------------------------
 
 # Two shares closer than this count as equal: runs of one program differ by as much.
 LEAST_APART = 0.05
 # Fewer clean steps than this have no median worth the name.
 FEWEST_CLEAN = 5
-# A 95 % interval as wide as this, beside the median, leaves nothing certain.
-WIDEST_INTERVAL = 1.0
 # A step whose thread is idle for as much of it, for a reason that no test knows, is unclear.
 IDLE_SHARE = 0.30
 # A median is given with its interval where that reaches further than this to a side.
@@ -393,6 +406,7 @@ PYTHON: VerdictSlug = "python-bound"
 LAUNCH: VerdictSlug = "launch-bound"
 COMPUTE: VerdictSlug = "compute-bound"
 MEMORY: VerdictSlug = "memory-bound"
+OVERHEAD: VerdictSlug = "overhead-bound"
 BALANCED: VerdictSlug = "balanced"
 UNCLEAR: VerdictSlug = "unclear"
 
@@ -474,8 +488,19 @@ VERDICT_RULES = (
     ),
 )
 RULE_OF = {rule.slug: rule for rule in VERDICT_RULES}
-# The meaning of the verdicts that are no test's.
+# Python and the calling of small operators together are the verdict from this share on.
+OVERHEAD_SHARE = 0.50
+OVERHEAD_REMEDY = (
+    "Do more with each call: a larger batch, whole tensors in place of loops, fused=True for the "
+    "optimizer, torch.compile, and CUDA graphs on a GPU."
+)
+# Verdicts that name no cause.
+WITHOUT_CAUSE = (BALANCED, UNCLEAR)
+# The meaning of the verdicts that are no single test's.
 OTHERS: dict[VerdictSlug, str] = {
+    OVERHEAD: "No test reaches its threshold, and Python and the calling of small operators "
+    f"together take {100 * OVERHEAD_SHARE:.0f} % of the step or more: most of a step is the "
+    "overhead of many small operators.",
     BALANCED: "No test reaches its threshold: no single cause takes most of the step. The sentence "
     "names the largest part. Where operators take half of the step or more, it says how far they "
     "are from the machine's limits; and which test it nearly is, if one lacks less than "
@@ -489,14 +514,12 @@ TITLES: dict[VerdictSlug, str] = {
     **{slug: slug.capitalize() for slug in get_args(VerdictSlug)},
     IO: "I/O-bound",
 }
-# What a verdict's sureness means to a reader.
+# How a verdict's sureness begins, which its reason follows.
 SURENESS: dict[Sureness, str] = {
     "certain": "How sure: certain. The cause is well beyond the noise of this run.",
-    "likely": "How sure: likely. Another cause weighs nearly as much, or it is near its limit.",
-    "hint": "How sure: a hint. No single cause stands out in this run.",
+    "likely": "How sure: likely.",
+    "hint": "How sure: a hint.",
 }
-# Of a likely one where the step's time itself is not known well.
-ROUGH = "How sure: likely. The step's time is rough: the run is short, or the machine was busy."
 
 
 # -----------------------------------------------------------------------------

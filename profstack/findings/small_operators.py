@@ -216,6 +216,7 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
         severity="medium" if reason == _CARRIED else reading.severity_of(share, 1.0),
         gain_s=gain,
         gain_reason=reason,
+        rest=f"one run for all keeps the other {format_seconds((cost or 0.0) - (gain or 0.0))}",
         place=line,
         module=group.module["path"],
         layers=["torch"],
@@ -249,7 +250,7 @@ def _gain(
     if line is not None and is_carried(report, line):
         return None, _CARRIED
     if cost is None:
-        return None, "the torch layer slowed its steps too much for its times to be used"
+        return None, reading.why_uncalibrated(report)
     if line is None and group.child is group.module:
         return None, "no line of the script's own shows whether a call needs the one before"
     gain = cost * (1 - 1 / group.runs) - _computing_s(report, group.rows)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width, step_name
 from profstack.analysis.call_sites import CallSite, call_sites
@@ -205,6 +206,18 @@ def _name_region(measure: Measure, report: Report, median_s: float) -> None:
 # The sentences of the verdict: the result of the rule, with the figures that it rests on.
 
 
+def _placed(measure: Measure, lever: Lever | None) -> Measure:
+    """Return the measure with no other place than that of the finding to begin with."""
+    place = measure.place
+    if lever is None or place is None or lever.finding["file"] is None:
+        return measure
+    if (place["file"], place["line"]) == (lever.finding["file"], lever.finding["line"]):
+        return measure
+    # What the step waits for is named all the same: the advice says what it calls.
+    name = measure.name if lever.finding["slug"] == _STARVED else None
+    return replace(measure, place=None, name=name)
+
+
 def _title(slug: VerdictSlug) -> str:
     return rules.TITLES[slug] if slug == rules.IO else rules.TITLES[slug].lower()
 
@@ -230,8 +243,10 @@ def sentence(
     makes_batch: bool = False,
 ) -> str:
     """Return the verdict's words on the step, with the share and where to look."""
-    if slug == rules.BALANCED:
+    if slug in rules.WITHOUT_CAUSE:
         return _balanced(found, step) + _nearest(found, margin)
+    if slug == rules.OVERHEAD:
+        return _overhead(found, step)
     measure = found[slug]
     after = measure.facts.get("after_step_share")
     what = {
@@ -270,6 +285,16 @@ def _balanced(found: Measures, step: str) -> str:
     return f"no single cause takes most of {step}{reaches}"
 
 
+def _overhead(found: Measures, step: str) -> str:
+    python, launch = (found[slug].share or 0.0 for slug in (rules.PYTHON, rules.LAUNCH))
+    calls = found[rules.LAUNCH].facts.get("calls")
+    often = f", {format_count(round(calls))} a step" if calls else ""
+    return (
+        f"{format_share(python + launch)} of {step} is overhead of many small operators: "
+        f"{format_share(python)} Python round them and {format_share(launch)} calling them{often}"
+    )
+
+
 def _nearest(found: Measures, margin: float | None) -> str:
     """Return the test that a small change would make the verdict; empty where none is near."""
     if margin is None or margin >= rules.LEAST_APART:
@@ -284,20 +309,46 @@ def _nearest(found: Measures, margin: float | None) -> str:
     return f". It is nearly {_title(slug)} ({share}, which it is from {threshold} on)"
 
 
-def add_verdict(report: Report, recorded: Recorded) -> None:
-    """Put `verdict` and `step_bar` into the report; a failure becomes a warning."""
-    report["verdict"] = report["step_bar"] = None
+class CutSteps(NamedTuple):
+    """A clean step cut into shares, by its host and by its device."""
+
+    host: Cut | None
+    device: step_bar.DeviceCut | None
+
+
+def add_step_bar(report: Report, recorded: Recorded) -> CutSteps | None:
+    """Put `step_bar` into the report and return what it is made of.
+
+    A failure becomes a warning, and None.
+    """
+    report["step_bar"] = None
     try:
-        cut, device = host_cut(recorded, report), step_bar.device_cut(report)
-        if cut is not None:
-            _add_maker(cut, recorded, report)
-        report["step_bar"] = step_bar.step_bar(report, cut, device)
+        found = CutSteps(host_cut(recorded, report), step_bar.device_cut(report))
+        if found.host is not None:
+            _add_maker(found.host, recorded, report)
+        report["step_bar"] = step_bar.step_bar(report, *found)
         step_bar.align_wait(report)
-        report["verdict"] = verdict(report, cut, device, call_sites(recorded))
     except Exception as error:
-        # The figures are right without it.
-        text = f"the verdict is missing: {type(error).__name__}: {error}"
-        report["warnings"].append({"slug": "verdict-failed", "text": text})
+        _warn(report, "the step's bar", error)
+        return None
+    return found
+
+
+def add_verdict(report: Report, recorded: Recorded, cuts: CutSteps | None) -> None:
+    """Put `verdict` into the report; a failure becomes a warning."""
+    report["verdict"] = None
+    if cuts is None:
+        return
+    try:
+        report["verdict"] = verdict(report, *cuts, call_sites(recorded))
+    except Exception as error:
+        _warn(report, "the verdict", error)
+
+
+def _warn(report: Report, what: str, error: Exception) -> None:
+    """Warn of an error: the figures are right without what is missing."""
+    text = f"{what} is missing: {type(error).__name__}: {error}"
+    report["warnings"].append({"slug": "verdict-failed", "text": text})
 
 
 # A line that sets a name: before the model's first call it makes what the model is given.
@@ -330,7 +381,8 @@ def verdict(
         if report.get("imports") and (said := imported.answer(report)) is not None:
             return _import_verdict(said)
         words = doubt or "there is no clean step"
-        sureness = _sureness(report, rules.UNCLEAR, None, None, lever)
+        # The sentence has the reason.
+        sureness = _sureness(report, rules.UNCLEAR, None, None, lever) if lever else ("hint", None)
         return _verdict(report, rules.UNCLEAR, words, None, sureness, [])
     found = measures(report, cut, device)
     idle = (cut.idle or 0.0) - cut.communication if device is None else 0.0
@@ -340,29 +392,32 @@ def verdict(
         # Nobody measured the peaks of the machine that a trace comes from: that rules nothing out.
         shares = {name: share for name, share in shares.items() if share is not None}
     slug, margin, why = decide(shares, max(idle, 0.0))
+    if why is not None and margin is None:
+        reasons = {each.reason for each in found.values() if each.share is None}
+        lacks = str(reasons.pop()) if len(reasons) == 1 else "it is not known"
+        why += f": {lacks.partition(':')[0]}"
     step = step_words(report["benchmark"])
+    largest = _largest_part(report)
     if idleness := step_bar.idle_sentence(report, cut, step, idle, shares.values()):
-        slug, margin, words = rules.UNCLEAR, None, idleness
-    elif slug == rules.UNCLEAR:
+        slug, margin, words, why = rules.UNCLEAR, None, idleness, None
+    elif not cut.torch and slug == rules.UNCLEAR:
+        words = _without_layer(cut) + (f". Its largest part is {largest}" if largest else "")
+        why = cut.torch_reason
+    elif slug == rules.UNCLEAR and not largest:
         words = str(why)
-        if not cut.torch:
-            largest = _largest_part(report)
-            words = _without_layer(cut) + (f". Its largest part is {largest}" if largest else "")
     else:
         known = {"has_loader": cut.has_loader, "makes_batch": cut.makes_batch}
-        words = sentence(slug, found, step, margin, **known)
-        if slug == rules.BALANCED and (largest := _largest_part(report)):
-            # Where a cause is named first, "no single cause" would deny it.
-            is_whole = lever is None and not is_profiled
+        named = found | {slug: _placed(found[slug], lever)} if slug in found else found
+        words = sentence(slug, named, step, margin, **known)
+        if slug in rules.WITHOUT_CAUSE and largest:
+            # Where a cause is named first, or could be one, "no single cause" would deny it.
+            is_whole = slug == rules.BALANCED and lever is None and not is_profiled
             start = f"{words}. Its largest part" if is_whole else f"the largest part of {step}"
             words = f"{start} is {largest}"
-        if slug in _OF_OPERATORS:
+        if slug in _OF_OPERATORS and lever is None:
             words += _largest_site(report, sites, cut.median_s)
         if is_profiled and slug in _UNDER_TRACING:
             words += ", and the profiler's own work is part of it: how much is not known"
-        why = why or _reserve(report)
-        if why is not None and lever is None:
-            words += f"; {why}"
     sureness = _sureness(report, slug, margin, why, lever)
     return _verdict(report, slug, words, margin, sureness, _evidence(found, cut.median_s))
 
@@ -373,6 +428,7 @@ def _import_verdict(said: str) -> Verdict:
         "slug": rules.UNCLEAR,
         "sentence": said,
         "sureness": "hint",
+        "sureness_reason": None,
         "action": "",
         "margin": None,
         "evidence": [],
@@ -386,6 +442,10 @@ def _without_layer(cut: Cut) -> str:
         # Where gradients are accumulated a step waits again within it.
         words += f"; {format_share(cut.wait)} of a step goes by before the model's first call"
     return f"{words}; {cut.torch_step}" if cut.torch_step else words
+
+
+# More causes than these are not listed.
+_FEW_CAUSES = 2
 
 
 def decide(
@@ -410,9 +470,12 @@ def decide(
     ]
     could_be = None
     if causes:
-        listed = " or ".join(causes)
-        could_be = f"up to {format_share(most)} of the step could be {listed}, which is not known"
+        listed = " or ".join(causes) if len(causes) <= _FEW_CAUSES else "something else"
+        could_be = f"up to {format_share(most)} of the step could be {listed}"
     if not candidates:
+        overhead = known.get(rules.PYTHON, 0.0) + known.get(rules.LAUNCH, 0.0)
+        if overhead >= rules.OVERHEAD_SHARE:
+            return rules.OVERHEAD, overhead - rules.OVERHEAD_SHARE, None
         if could_be is not None:
             return rules.UNCLEAR, None, could_be
         lacks = [rules.RULE_OF[slug].threshold - share for slug, share in known.items()]
@@ -440,18 +503,28 @@ def _doubt(report: Report, cut: Cut | None) -> str | None:
     return None
 
 
-def _reserve(report: Report) -> str | None:
-    """Return why a verdict is not certain as far as the step's time goes; None where it may be."""
-    mark = report["benchmark"]
-    low, high = mark["ci95_low_s"], mark["ci95_high_s"]
-    widest = rules.WIDEST_INTERVAL * (mark["median_s"] or 0.0)
-    if low is None or high is None or high - low < widest:
+_NONE_STANDS_OUT = "no single cause stands out in this run"
+# From this share of the step in which its thread has no core, other work explains a rough time.
+_MUCH_LACKING = 0.05
+# With fewer clean steps than this, more of them would make a rough time known better.
+_FEW_STEPS = 30
+
+
+def _rough(report: Report) -> str | None:
+    """Return that the step's time is not known well, and why; None where it is."""
+    mark, processes = report["benchmark"], report["processes"]
+    half, no_core_s, step_s = (
+        relative_half_width(mark), processes["no_core_s"], processes["step_s"]
+    )  # fmt: skip
+    if half is not None and half <= rules.SHOWN_INTERVAL:
         return None
-    span = f"between {format_seconds(low)} and {format_seconds(high)} with 95 % confidence"
-    return (
-        f"the step's time is rough ({span}): other work disturbed the machine, or the "
-        "steps differ; repeat when it is idle, or let it make more steps"
-    )
+    known = "is not known well" if half is None else f"is known to within {format_share(half)}"
+    why = "the steps differ among themselves"
+    if no_core_s and step_s and no_core_s >= _MUCH_LACKING * step_s:
+        why = f"for {format_share(no_core_s / step_s)} of it its thread had no core"
+    elif mark["n"] < _FEW_STEPS:
+        why = f"the run gave {format_count(mark['n'])} clean step{'s' * (mark['n'] != 1)}"
+    return f"the step's time {known}: {why}"
 
 
 def _sureness(
@@ -460,17 +533,25 @@ def _sureness(
     margin: float | None,
     reserve: str | None,
     lever: Lever | None,
-) -> Sureness:
-    """Return how sure the cause is that the verdict names: a finding where no test names one."""
-    if slug in rules.OTHERS:
-        if lever is None:
-            return "hint"
-        margin = lever.share
+) -> tuple[Sureness, str | None]:
+    """Return how sure the cause is that the verdict names, and the one reason why it is no surer.
+
+    That is a finding where no test names one. `reserve` is another cause that may be as large.
+    """
+    is_lever = slug in rules.WITHOUT_CAUSE and lever is not None
+    if slug in rules.WITHOUT_CAUSE and lever is None:
+        return "hint", reserve or _NONE_STANDS_OUT
     if reading.is_profiled(report):
-        return "hint" if slug in _UNDER_TRACING else "likely"
-    half = relative_half_width(report["benchmark"])
-    is_far = margin is not None and margin >= rules.LEAST_APART and reserve is None
-    return "certain" if is_far and half is not None and half <= rules.SHOWN_INTERVAL else "likely"
+        if slug in _UNDER_TRACING:
+            return "hint", "the profiler's own work makes this cause larger"
+        return "likely", "no step was timed alone"
+    margin = lever.share if is_lever and lever is not None else margin
+    if reserve is None and (margin is None or margin < rules.LEAST_APART):
+        reserve = "its share is hardly above the limit from which it counts"
+        if is_lever:
+            reserve = f"it is about {format_share(margin or 0.0)} of the time alone"
+    why = reserve or _rough(report)
+    return ("certain", None) if why is None else ("likely", why)
 
 
 def _largest_part(report: Report) -> str:
@@ -545,14 +626,14 @@ def _verdict(
     slug: VerdictSlug,
     words: str,
     margin: float | None,
-    sureness: Sureness,
+    sureness: tuple[Sureness, str | None],
     evidence: list[VerdictEvidence],
 ) -> Verdict:
     lever = lever_of(report)
     # What starves the step is what an input-bound one waits for.
     is_said = lever is None or (slug == rules.INPUT and lever.finding["slug"] == _STARVED)
     said = f"{rules.TITLES[slug]}: {words}."
-    if slug in rules.OTHERS and (reading.is_profiled(report) or not is_said):
+    if slug in rules.WITHOUT_CAUSE and (reading.is_profiled(report) or not is_said):
         # Beside a cause neither "balanced" nor "unclear" is one, and of a trace they say nothing.
         said = f"{words[0].upper()}{words[1:]}."
     if lever is not None and not is_said:
@@ -560,7 +641,8 @@ def _verdict(
     return {
         "slug": slug,
         "sentence": said,
-        "sureness": sureness,
+        "sureness": sureness[0],
+        "sureness_reason": sureness[1],
         "action": action(report, slug, lever),
         "margin": margin,
         "evidence": evidence,

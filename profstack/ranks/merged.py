@@ -447,7 +447,8 @@ def _verdict(
         part, seconds = difference
         why = f": its {part} takes {format_seconds(seconds)} more than theirs{where}"
     # How sure the rank's own cause is says little of the comparison of ranks.
-    return {**own, "sentence": f"{first}{words}{why}.", "sureness": "likely"}
+    said = f"{first}{words}{why}."
+    return {**own, "sentence": said, "sureness": "likely", "sureness_reason": None}
 
 
 def _late_words(ranks: Sequence[Rank], shown: Rank, found: Straggler) -> str:

@@ -113,7 +113,8 @@ def _section(number: int, finding: Finding) -> str:
     if cost := finding_cost(finding):
         facts += f"; {_escaped(cost)}"
     if finding.get("gain_reason"):
-        facts += f"; no gain: {_escaped(str(finding['gain_reason']))}"
+        lacks = "no gain: " * (finding["gain_s"] is None)
+        facts += f"; {lacks}{_escaped(str(finding['gain_reason']))}"
     lines = [f"### {number}. {_escaped(finding['title'])}", "", facts, ""]
     if finding["evidence"]:
         lines += [*(f"- {_escaped(evidence_words(row))}" for row in finding["evidence"]), ""]

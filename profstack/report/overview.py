@@ -110,6 +110,12 @@ LABELS = {
     "computing_s": "of that computing",
     "fair_s": "what its work should take",
     "wait_before_work_s": "wait before the model's first call",
+    "loading_share": "share of the loading",
+    "mean_cpu_s": "CPU time of a mean step",
+    "inside": "part of the step",
+    "pool_cpu_s": "CPU time of the operators' other threads",
+    "optimizer_s": "the optimizer's time",
+    "operator_s": "in operators",
     "repeated": "repeated in a step",
     "operators": "operators in a step",
     "flop": "FLOP",
@@ -279,7 +285,9 @@ def _work(report: Report) -> Work:
     # A datasheet's peak before the measured one.
     known.sort(key=lambda pair: pair[1]["source"] == "measured")
     if not known:
+        peaks = roofline.get("peaks") if roofline else None
         words = [*(row.get("warning") for row in shares), roofline and roofline.get("reason")]
+        words.append(peaks and peaks["reason"])
         unknown = "the peak of the device is not known: a run without --no-peaks measures it"
         return Work(flop, flop / median, counter, reason=next(filter(None, words), unknown))
     value, of_peak = known[0]
@@ -405,7 +413,10 @@ def _sense(
 
 
 def _lines(report: Report) -> _Candidates:
-    """Return times of the user's own lines; the share is of the time on all of them."""
+    """Return times of the user's own lines; the share is of the time on all of them.
+
+    Following lines slows Python, so that no line is told longer than its part of a clean step.
+    """
     found: list[_Candidate] = []
     for row in report["tables"]["lines"]:
         if row.get("own") is not False and row.get("python_s") is not None:
@@ -413,7 +424,12 @@ def _lines(report: Report) -> _Candidates:
             seconds = number(row["python_s"]) + number(row["operator_s"])
             found.append(((row["source"] or "").strip() or where, link, seconds, where))
     whole = sum(seconds for _, _, seconds, _ in found)
-    return "time on the line, raw", "of the time on lines of your own", whole, found
+    of, median = "of the time on lines of your own", report["benchmark"]["median_s"]
+    known = report.get("attribution")
+    if not whole or not median or known is None or known["calibrated_owned_s"] is None:
+        return "time on the line, raw", of, whole, found
+    clean = [(name, link, seconds / whole * median, at) for name, link, seconds, at in found]
+    return "time on the line with what it calls, calibrated", of, median, clean
 
 
 def place(file: str | None, line: int | None) -> str:

@@ -503,7 +503,7 @@ def findings(found: Sequence[Finding], *, width: int, colour: bool) -> str:
         screen.paragraph(f"{number}. {finding['title']}", "", "   ", style)
         facts = [f"{finding['slug']}, {finding['severity']}", finding_cost(finding)]
         if finding.get("gain_reason"):
-            facts.append(f"no gain: {finding['gain_reason']}")
+            facts.append(f"{'no gain: ' * (finding['gain_s'] is None)}{finding['gain_reason']}")
         if finding["layers"]:
             facts.append(f"seen by {', '.join(map(str, finding['layers']))}")
         screen.paragraph("; ".join(filter(None, facts)), *_INDENTS)

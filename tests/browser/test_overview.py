@@ -3,15 +3,13 @@
 import pytest
 
 from tests.support.lab import changed, run_page
+from tests.support.tables import rows_of
 
 RUN = run_page()
 _HEADER = "(page) => { T.dom.byId('status').replaceChildren(); T.overview.drawHeader(page.facts); }"
-ENDS = {
-    "signal SIGINT": {"signal": "SIGINT", "exit_code": 1, "finished_at": "x"},
-    "exit code 0": {"exit_code": 0},
-    "in a session": {"exit_code": None, "finished_at": "x"},
-    "still running": {},
-}
+ENDS = {"signal SIGINT": {"signal": "SIGINT", "exit_code": 1, "finished_at": "x"}}
+ENDS |= {"in a session": {"exit_code": None, "finished_at": "x"}}
+ENDS |= {"exit code 0": {"exit_code": 0}, "still running": {}}
 
 
 def test_the_header_says_how_the_run_ended(lab):
@@ -25,20 +23,15 @@ def test_the_header_says_how_the_run_ended(lab):
 def test_the_first_card_has_its_interval_and_the_run_is_divided(lab):
     lab.view(RUN, "overview")
     mark = RUN["facts"]["benchmark"]
-    median, low, high = lab.values(
-        "T.dom.formatSeconds", [mark["median_s"], mark["ci95_low_s"], mark["ci95_high_s"]]
-    )
+    times = [mark[name] for name in ("median_s", "ci95_low_s", "ci95_high_s")]
     card = lab.all("#benchmark-cards .card")[0]
-    assert [one in card for one in (median, low, high)] == [True] * 3
+    assert [one in card for one in lab.values("T.dom.formatSeconds", times)] == [True] * 3
     known = {"file": "/app/train.py", "line": 7, "name": "evaluate", "by": "samples"}
     nothing = {"file": None, "line": None, "name": None, "by": "clock"}
-    rows = [
-        {"part": "steps", "wall_s": 6.0, "share": 0.75, **known},
-        {"part": "evaluation", "wall_s": 2.0, "share": 0.25, **known},
-        {"part": "profstack", "wall_s": 1.0, "share": None, **nothing},
-    ]
-    run = RUN["facts"]["run"] | {"duration_s": 9.0}
-    page = changed(RUN, overview__run_bar=rows, facts__run=run)
+    parts = ("steps", 6.0, 0.75), ("evaluation", 2.0, 0.25)
+    rows = rows_of("part wall_s share", *parts, **known)
+    rows += rows_of("part wall_s share", ("profstack", 1.0, None), **nothing)
+    page = changed(RUN, overview__run_bar=rows, facts__run__duration_s=9.0)
     lab.draw(page, "T.overview.drawRunBar", "#run-bar")
     assert lab.all("#run-bar .piece") == ["steps 75 %", "evaluation 25 %"]
     items = ["steps6.00 s75 %", "evaluation2.00 s25 %evaluate, …/app/train.py:7"]
@@ -54,20 +47,13 @@ def test_pieces_of_the_bar_are_as_wide_as_their_part(lab):
         "forward": 0.0505, "backward": 0.0075, "loss": 0.0076, "idle": 0.0035, "other": 0.0036,
         "data wait": 0.0273, "Python": 0.0, "not attributed": -0.02,
     }  # fmt: skip
-    parts = [
-        {"name": name, "seconds": value, "share": None, "link": None}
-        for name, value in seconds.items()
-    ]
+    parts = rows_of("name seconds", *seconds.items(), share=None, link=None)
     parts[0] |= {"link": "modules/Net", "share": 0.9, "is": "clean"}
     parts[1] |= {"link": "nowhere/x"}
-    page = changed(
-        RUN, overview__step_bar={"median_s": 0.1, "parts": parts, "reason": "why", "note": "so"}
-    )
-    lab.draw(page, "T.overview.drawStepBar", "#step-bar")
-    pieces = lab.all(
-        "#step-bar .piece",
-        "[parseFloat(one.style.flexGrow), one.textContent, one.getAttribute('href')]",
-    )
+    bar = {"median_s": 0.1, "parts": parts, "reason": "why", "note": "so"}
+    lab.draw(changed(RUN, overview__step_bar=bar), "T.overview.drawStepBar", "#step-bar")
+    of_each = "[parseFloat(one.style.flexGrow), one.textContent, one.getAttribute('href')]"
+    pieces = lab.all("#step-bar .piece", of_each)
     # A name has room in more than 7.5 % of the bar, a share in more than 3.5 %.
     whole = sum(value for value in seconds.values() if value > 0)
     texts = ["forward 90 %", "7.5 %", "loss 7.6 %", "", "3.6 %", "data wait 27 %"]
@@ -103,10 +89,8 @@ def test_the_verdict_has_its_tests_and_a_finding_leads_to_its_place(lab):
 
 
 def test_what_speaks_against_the_figures_is_listed(lab):
-    layers = [
-        {"name": name, "status": name, "reason": None, "command": None}
-        for name in ("recorded", "failed", "emitted", "off")
-    ]
+    names = [(name, name) for name in ("recorded", "failed", "emitted", "off")]
+    layers = rows_of("name status", *names, reason=None, command=None)
     nothing = {"facts__warnings": [], "facts__benchmark__warnings": [], "facts__run__exit_code": 0}
     found = []
     for given in (layers, layers[::2], []):

@@ -55,6 +55,8 @@ def test_the_page_of_two_ranks_names_the_one_that_makes_the_other_wait(run_profs
     assert (report["ranks"]["count"], report["ranks"]["world_size"]) == (2, 2)
     assert (found["rank"], found["rare"]) == (1, None)
     assert found["late_s"] > 0.015
+    early = json.loads((tmp_path / "out" / "rank-00000" / "report.json").read_text())["verdict"]
+    assert (early["slug"], "gloo:" in early["sentence"]) == ("communication-bound", True)
     row = report["tables"]["ranks"][1]
     assert row["part"] == "data wait"
     assert row["file"] == str(tmp_path / "train.py")

@@ -1,10 +1,15 @@
 """Figures of a report that are of one quantity, or a part and its whole: those that disagree."""
 
+import re
 from itertools import chain
+
+from profstack.report.overview import overview_page
+from profstack.units import format_seconds
 
 # What rounding may leave.
 ALIKE = 1e-6
 PARTS = {"python-bound": "Python", "io-bound": "I/O"}
+PLACE = re.compile(r"[\w./-]+\.py:\d+|cell \d+, line \d+")
 
 
 def differ(one, other):
@@ -17,14 +22,17 @@ def exceeds(part, whole):
 
 def contradictions(report):
     """Return a sentence for each two figures of the report that cannot both be true."""
-    return list(chain(_of_steps(report), _of_findings(report), _of_functions(report)))
+    bar = report["step_bar"]
+    parts = {part["name"]: part["seconds"] for part in bar["parts"]} if bar else {}
+    found = [_of_steps(report, parts), _of_functions(report), _of_the_overview(report)]
+    found += [_of_finding(report, each, parts) for each in report["findings"]]
+    return list(chain.from_iterable(found))
 
 
-def _of_steps(report):
+def _of_steps(report, parts):
     mark, bar, run = report["benchmark"], report["step_bar"], report["run"]
     if bar and differ(mark["median_s"], bar["median_s"]):
         yield f"a median of {mark['median_s']} and of {bar['median_s']}"
-    parts = {part["name"]: part["seconds"] for part in bar["parts"]} if bar else {}
     if parts and differ(sum(parts.values()), bar["median_s"]):
         yield "the step's bar does not add up"
     for row in report["verdict"]["evidence"] if report["verdict"] else ():
@@ -41,15 +49,42 @@ def _of_steps(report):
             yield f"the run's bar adds up to {whole} of {run['duration_s']}"
 
 
-def _of_findings(report):
-    step_s, run = report["benchmark"]["median_s"], report["run"]
-    for each in report["findings"]:
-        if exceeds(each["gain_s"], step_s):
-            yield f"{each['slug']} gains more than a step"
-        # Older reports have none.
-        of_run_s, saved_s = each.get("run_s"), each.get("run_gain_s")
-        if exceeds(saved_s, of_run_s) or exceeds(of_run_s, run["duration_s"]):
-            yield f"{each['slug']} gains or takes more of the run than there is"
+def _of_finding(report, each, parts):
+    """A finding's times beside the step and the run, and beside what it saves."""
+    step_s, gain_s, slug = report["benchmark"]["median_s"], each["gain_s"], each["slug"]
+    if exceeds(gain_s, step_s):
+        yield f"{slug} gains more than a step"
+    # Older reports have none.
+    of_run_s, saved_s = each.get("run_s"), each.get("run_gain_s")
+    if exceeds(saved_s, of_run_s) or exceeds(of_run_s, report["run"]["duration_s"]):
+        yield f"{slug} gains or takes more of the run than there is"
+    first = (each["evidence"] or [{}])[0]
+    cost_s = first.get("step_share", 0.0) * (step_s or 0.0)
+    is_less = exceeds(cost_s, gain_s) and format_seconds(cost_s) != format_seconds(gain_s)
+    if is_less and not each["gain_reason"]:
+        yield f"{slug} saves {gain_s} of {cost_s}, and nothing says why"
+    if parts and report["step_bar"]["time_line"] == "host":
+        yield from _beside_the_bar(each, first, parts)
+
+
+def _beside_the_bar(each, first, parts):
+    slug, rows = each["slug"], each["evidence"]
+    inside, most_s = first.get("inside", "Python"), parts.get("optimizer")
+    if slug == "python-hot-spot" and (
+        exceeds(each["gain_s"], parts.get(inside)) or inside not in each["title"]
+    ):
+        yield f"{each['title']}: beside {inside} {parts.get(inside)}"
+    if slug == "unfused-optimizer":
+        whole_s, inside_s = first["optimizer_s"], first.get("operator_s")
+        is_divided = inside_s is not None and not differ(whole_s, inside_s + first["python_s"])
+        if exceeds(inside_s, most_s) or (exceeds(whole_s, most_s) and not is_divided):
+            yield f"the optimizer takes {inside_s} of {whole_s} beside {most_s}"
+    waits = [parts[name] for name in ("data wait", "making the batch") if name in parts]
+    if "data wait" in parts and differ(first.get("loading_s"), waits[0]) and not rows[0]["workers"]:
+        yield f"loading of {first['loading_s']} in a wait of {waits[0]}"
+    for name in ("loading_s", "clean_s", "calibrated_s") if slug == "data-starved" else ():
+        if waits and any(exceeds(row.get(name), waits[0]) for row in rows):
+            yield f"{name} in a wait of {waits[0]}"
 
 
 def _of_functions(report):
@@ -73,3 +108,19 @@ def _of_functions(report):
             yield f"{key[2]} gains more than its time"
         if exceeds(each["gain_s"], loading.get(key)):
             yield f"{key[2]} has more by itself than with what it calls"
+
+
+def _of_the_overview(report):
+    """What is read first: one place to begin at, and no line longer than the step."""
+    median_s, verdict = report["benchmark"]["median_s"], report["verdict"]
+    said = verdict["sentence"].partition(" The model's heaviest line")[0] if verdict else ""
+    begin = PLACE.search(verdict["action"].partition("): ")[0]) if verdict else None
+    if begin and {*PLACE.findall(said)} - {begin[0]}:
+        yield f"to begin at {begin[0]}, after: {said}"
+    for top in overview_page(report).tops:
+        of_step = top.share_of == "of the clean step" and median_s
+        if of_step and exceeds(sum(row.seconds for row in top.rows), median_s):
+            yield f"{top.title} take more than a clean step"
+        is_known = median_s and (report["attribution"] or {}).get("calibrated_owned_s")
+        if is_known and top.rows and top.kind.endswith("raw"):
+            yield f"{top.title} are at the speed of a layer"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agreement import contradictions
 from tests.support.processes import CHECKOUT, run_python
 from tests.support.reports import validate
 from tests.support.set_memory import marked
-from tests.support.tables import cases, of
+from tests.support.tables import of
 
 STARVED = CHECKOUT / "benchmarks" / "programs" / "data_starved__no_workers"
 MIB = 2**20
@@ -107,15 +108,6 @@ model, x = torch.nn.Linear(512, 2048), torch.randn(2, 512)
 def save():
     torch.save(model.state_dict(), "checkpoint.pt")
 """
-COMMUNICATION = """
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(torch.nn.Embedding(20000, 64), torch.nn.Linear(64, 8))
-model = DistributedDataParallel(net)
-x = torch.randint(0, 20000, (4, 8))
-"""
 _TRAIN = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range({steps}):
@@ -132,14 +124,9 @@ PROGRAMS = {
     "compiled": (COMPILED + _TRAIN.format(steps=24), _USUAL),
     "heavy": (HEAVY, f"{_USUAL},memory,watch"),
     "io": (IO + _TRAIN.format(steps=60) + "    save()\n", _USUAL),
-    "communication": (
-        f"{COMMUNICATION}{_TRAIN.format(steps=60)}dist.destroy_process_group()\n",
-        _USUAL,
-    ),
 }
 # A program without its faults.
 MENDED = TRAINED.replace("fused=False", "fused=True").replace("\n    hits(", "\n    (")
-LAUNCHER = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
 @pytest.fixture
@@ -149,17 +136,12 @@ def run(tmp_path):
     def run(name, mended=None):
         text, layers = PROGRAMS[name]
         (tmp_path / "train.py").write_text(mended or text)
-        launcher = LAUNCHER if name == "communication" else ()
-        # Every rank makes a recording of its own.
-        words = ("--ranks", "all") if launcher else ()
-        command = (*launcher, "-m", "profstack", "run", "-o", "rec", "--layers", layers, *words)
-        done = run_python(*command, "train.py", cwd=tmp_path)
-        written = [*tmp_path.glob(f"rec/{'rank-*/' if launcher else ''}report.json")]
-        assert len(written) == (2 if launcher else 1)
-        *_, report = reports = [json.loads(path.read_text()) for path in written]
-        assert len({each["step"]["count"] for each in reports}) == 1
+        command = ("-m", "profstack", "run", "-o", "rec", "--layers", layers, "train.py")
+        done = run_python(*command, cwd=tmp_path)
+        report = json.loads((tmp_path / "rec" / "report.json").read_text())
         validate(report)
         assert not [row for row in report["warnings"] if row["slug"].endswith("-failed")]
+        assert contradictions(report) == []
         return report | {"said": done.stderr + done.stdout}
 
     return run
@@ -188,10 +170,7 @@ def check_findings(report, text, slugs):
         assert {
             each for each in links if each.split("/")[0] in ("modules", "operators", "python")
         } <= known
-        if told["gain_s"] is None:
-            assert told["gain_reason"]
-        else:
-            assert 0 < told["gain_s"] <= report["benchmark"]["median_s"]
+        assert told["gain_s"] or told["gain_reason"]
 
 
 # By program and finding: figures that its evidence begins with, row by row.
@@ -220,11 +199,8 @@ def test_faults_are_found_at_their_lines_with_the_figures_that_were_planted(run,
         for planted, row in zip(rows, evidence[: len(rows)], strict=True):
             assert {key: row[key] for key in planted} == planted, slug
     if name == "starved":
-        wait, asked, *_ = found(report, "data-starved")["evidence"]
+        asked = found(report, "data-starved")["evidence"][1]
         assert asked["range"].endswith("_SingleProcessDataLoaderIter.__next__")
-        # The bar of the verdict has the same figure.
-        parts = {part["name"]: part["seconds"] for part in report["step_bar"]["parts"]}
-        assert wait["loading_s"] == pytest.approx(parts["data wait"])
     if name == "compiled":
         again = found(report, "recompilations")
         assert again["evidence"][1]["failed_guard"].startswith("self.calls == ")
@@ -276,16 +252,10 @@ def test_what_is_heaviest_comes_first_and_lines_are_given_up_or_grow_as_planted(
     assert "of unknown size" not in report["said"]
 
 
-@cases(
-    "name words",
-    ("io", "(train.py:"),
-    ("communication", "gloo:all_reduce"),
-)
-def test_a_program_is_bound_by_what_it_does_most(run, name, words):
-    report = run(name)
-    told, bar = report["verdict"], report["step_bar"]
-    assert told["slug"] == f"{name}-bound", (told, bar)
-    assert words in told["sentence"]
-    assert sum(part["seconds"] for part in bar["parts"]) == bar["median_s"]
+def test_a_program_is_bound_by_what_it_does_most(run):
+    report = run("io")
+    told = report["verdict"]
+    assert told["slug"] == "io-bound", (told, report["step_bar"])
+    assert "(train.py:" in told["sentence"]
     rows = {row["test"]: row["share"] or 0.0 for row in told["evidence"]}
     assert (len(rows), rows[told["slug"]]) == (7, max(rows.values()))

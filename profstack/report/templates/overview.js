@@ -767,7 +767,12 @@ function gainWords(finding, median) {
       median ? el("b", {}, figure(finding.gain_s / median, "share", origin)) : null,
       median ? " of a step" : "per step",
     ),
-    el("div", { class: "quiet" }, (least ? "at least, " : "") + (finding.gain_is || "estimated")),
+    el(
+      "div",
+      { class: "quiet" },
+      (least ? "at least, " : "") + (finding.gain_is || "estimated"),
+      finding.gain_reason ? "; " + finding.gain_reason : null,
+    ),
   ];
 }
 

@@ -436,7 +436,7 @@ class VerdictEvidence(VerdictFacts):
 
 _HostBound = Literal["input-bound", "io-bound", "communication-bound", "python-bound"]
 _DeviceBound = Literal["launch-bound", "compute-bound", "memory-bound"]
-VerdictSlug = Literal[_HostBound, _DeviceBound, "balanced", "unclear"]
+VerdictSlug = Literal[_HostBound, _DeviceBound, "overhead-bound", "balanced", "unclear"]
 
 
 Sureness = Literal["certain", "likely", "hint"]
@@ -445,7 +445,9 @@ Sureness = Literal["certain", "likely", "hint"]
 class Verdict(TypedDict):
     """The cause that holds a step back, by the published rule."""
 
-    slug: Annotated[VerdictSlug, "the test whose share is the largest, or that none is"]
+    slug: Annotated[
+        VerdictSlug, "the test whose share is the largest, two of them together, or that none is"
+    ]
     sentence: Annotated[str, "the verdict in words"]
     sureness: Annotated[
         Sureness,
@@ -453,6 +455,7 @@ class Verdict(TypedDict):
         "weighs nearly as much, or the first is just above its threshold; hint: none stands out; "
         "it is of the cause, not of a gain",
     ]
+    sureness_reason: Annotated[Text, "why it is no surer; null where it is certain"]
     action: Annotated[str, "what to do first; empty where nothing is known to help"]
     margin: Annotated[
         Figure,
@@ -600,7 +603,9 @@ class Finding(TypedDict):
     ]
     gain_s: Annotated[Figure, "time per clean step that the change saves; null where not known"]
     gain_is: Annotated[Literal["estimated", "measured"] | None, "origin of gain_s; null without it"]
-    gain_reason: Annotated[Text, "why gain_s is null; null where it is known"]
+    gain_reason: Annotated[
+        Text, "why gain_s is null, or what keeps the rest of the time that the finding is about"
+    ]
     run_s: Annotated[Figure, "time of the whole run that it takes; null of findings on the step"]
     run_gain_s: Annotated[Figure, "time of the run that the change saves; null where not known"]
     file: Annotated[Text, "source file to look at; null where there is none"]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from profstack.findings.measurement import trust, uncounted
+from profstack.findings.measurement import threads_without_cores, trust, uncounted
 from profstack.storage.vocabulary import BENCH_FACT
 from tests.support.findings import links, report_of
 from tests.support.tables import cases, missing, near, of, rows_of
@@ -98,3 +98,28 @@ def test_uncounted_operators_are_named_by_their_time():
     # A tenth of the step without a formula is told.
     for shares, is_found in (((0.0601, 0.04), 1), ((0.0599, 0.04), 0), ((0.16,), 1), ((None,), 0)):
         assert len(uncounted(None, counted(*shares))) == is_found
+
+
+# Two threads of which each used 40 ms of CPU in a mean step of 100 ms, 30 ms of it without a core.
+CROWDED = {"threads": 2, "no_core_ms": 30, "pool_ms": 40, "peak": 0.01, "python_ms": 3}
+
+
+@cases("is_found changes", "True -; False threads=1; True no_core_ms=20.1; False no_core_ms=19.9",
+       "False pool_ms=13; True pool_ms=14; False peak=.02; True peak=.019; False peak=None",
+       "False python_ms=10; True python_ms=7")  # fmt: skip
+def test_threads_that_spin_for_cores_are_found_far_from_the_peak(is_found, changes):
+    known = CROWDED | changes
+    bar = rows_of("name seconds is", ("Python", known["python_ms"] / 1e3, "clean"))
+    bar += rows_of("name seconds is", ("backward", 8e-3, "clean"))
+    cpu_s, pool_s = (40 + known["pool_ms"]) / 1e3, known["pool_ms"] / 1e3
+    processes = {"step_s": 0.1, "cpu_s": cpu_s, "no_core_s": known["no_core_ms"] / 1e3}
+    parts = {"environment": {"torch_threads": known["threads"]}, "processes": processes}
+    parts |= {"roofline": {"mfu": [{"value": known["peak"]}]}}
+    parts |= {"step_bar": {"time_line": "host", "parts": bar}}
+    threads = rows_of("kind cpu_s", ("native", pool_s), ("main", 0.04))
+    found = threads_without_cores(None, report_of(parts=parts, threads=threads))
+    assert len(found) == is_found
+    for each in found:
+        share, said = known["no_core_ms"] / 100, each["title"] + each["advice"]
+        assert of(each["evidence"][0], "step_share threads pool_cpu_s") == near(share, 2, pool_s)
+        assert not missing(said, f"for {100 * share:.0f} % of", "set_num_threads(1)")

@@ -89,7 +89,8 @@ def test_an_optimizer_is_told_with_its_share_and_operators():
     assert of(told["evidence"][1], "optimizer tensors") == ["MyAdamW", 10]
     # Where times are of no use the share is told alone.
     (told,) = unfused(optimizer(), trusted=False)
-    assert [*of(told, "gain_s severity"), "slowed" in told["gain_reason"]] == [None, "high", True]
+    assert of(told, "gain_s severity") == [None, "high"]
+    assert "disturbed" in told["gain_reason"]
     # On a GPU the optimizer is its kernels: 100 MB at 2 TB/s, seven times.
     rows = [operator("aten::_foreach_addcdiv_", device_s=2.5 * MS)]
     adam = optimizer(devices=["cuda"], parameter_bytes=100_000_000)

@@ -7,7 +7,7 @@ import pytest
 from profstack.analysis.call_sites import CallSite
 from profstack.findings import own_costs as module
 from profstack.findings import rules
-from tests.support.findings import MS, STEP_S, TRAIN, links, report_of
+from tests.support.findings import MS, STEP_S, TRAIN, call, function, links, report_of
 from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of
 
@@ -21,11 +21,12 @@ def site(share, name="average", part="other", hottest=0.6):
 
 @pytest.fixture
 def found(monkeypatch):
-    def found(*sites, findings=()):
+    def found(*sites, findings=(), **tables):
         monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
         unseen = SimpleNamespace(of=lambda phase: [])
         monkeypatch.setattr(module, "watched", lambda recorded: unseen)
-        report = report_of(parts={"sources": [{"file": TRAIN, "text": "\n" * 42 + "  a += b\n"}]})
+        parts = {"sources": [{"file": TRAIN, "text": "\n" * 42 + "  a += b\n"}]}
+        report = report_of(parts=parts, **tables)
         return module.own_costs(None, report | {"findings": list(findings)})
 
     return found
@@ -40,6 +41,16 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert (links(told), "'a += b' takes 20 %" in line["title"]) == ([f"source/{TRAIN}:43"], True)
     assert [each["line"] for each in found(site(LIMIT), site(0.99 * LIMIT))] == [40]
     assert len(found(*[site(0.2)] * 5)) == 3
+    # Where no line has half of it, the function that it calls again and again is named.
+    rows = [function("average", 1 * MS, line=40), function("mix", 1 * MS, line=70)]
+    for hottest, calls, words in (
+        (0.4, 8, "mix (train.py:70) 8 times"),
+        (0.4, 7.9, ""),
+        (0.6, 9, ""),
+    ):
+        edges = [call(*rows, 2 * MS, calls=calls)]
+        (one,) = found(site(0.2, hottest=hottest), functions=rows, calls=edges)
+        assert ("It calls" in one["advice"], words in one["advice"]) == (bool(words), True)
     least = rules.DATA_STARVED.threshold
     assert len(found(site(least, part="data wait"), site(0.99 * least, part="data wait"))) == 1
 
