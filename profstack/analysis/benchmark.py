@@ -7,16 +7,15 @@ names the number it comes from, why that matters, and the next command to try.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
 from typing import cast
 
-import pandas as pd
-
-from profstack.analysis.clean_steps import FEW_STEPS, Clean, times_of, why_no_steps
+from profstack.analysis.clean_steps import FEW_STEPS, Clean, known_times, why_no_steps
 from profstack.stats.blocks import GC_ON
 from profstack.stats.clock import slowed_by
 from profstack.stats.summary import by_shape, summarize
-from profstack.storage.reader import Recorded, nullable, ratio
+from profstack.storage.reader import Recorded, Row, added, grouped, known, ratio
 from profstack.storage.schema.report import BenchFigures, Benchmark, BenchResult
 from profstack.storage.vocabulary import READ
 from profstack.units import format_seconds
@@ -57,8 +56,8 @@ def benchmark(recorded: Recorded, clean: Clean, environment: Environment) -> Ben
 def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: Environment) -> None:
     """Add the figures of a run's clean steps."""
     steps = clean.steps
-    first, slices = recorded.steps.iloc[:1], recorded.slices
-    observers = slices[slices["slice"].isin(first["slice"])]["layer"].dropna()
+    first = recorded.steps[0] if recorded.steps else None
+    begun = [row for row in recorded.slices if first and row["slice"] == first["slice"]]
     if recorded.is_import:
         result["mode"] = "profiled"
     else:
@@ -66,33 +65,34 @@ def _add_run(result: Benchmark, recorded: Recorded, clean: Clean, environment: E
     result["clock"] = clean.clock
     result["n"] = len(steps)
     result["garbage"] = GC_ON
-    result["first_step_s"] = nullable(first["wall_s"].iloc[0]) if len(first) else None
-    result["first_step_layer"] = str(observers.iloc[0]) if len(observers) else None
-    if not len(steps):
+    result["first_step_s"] = first["wall_s"] if first else None
+    result["first_step_layer"] = next(iter(known(begun, "layer")), None)
+    if not steps:
         result["warnings"].append(_why_none_clean(recorded))
         return
-    times = times_of(steps, clean.clock)
-    summary = summarize(times.tolist())
+    times = known_times(steps, clean.clock)
+    summary = summarize(times)
     # In very short clean steps the batch size is not read: then that of the plan's other warm steps
     # counts. Batches of the warm-up may have another size.
-    warm = recorded.steps[recorded.steps["step"] >= clean.warm_from]["batch_size"].dropna()
-    counted = steps["batch_size"].dropna()
-    sizes = counted if len(counted) else warm
-    batch = float(sizes.median()) if len(sizes) else None
-    items = float(counted.mean()) if len(counted) else batch
+    warm = (row for row in recorded.steps if row["step"] >= clean.warm_from)
+    counted = known(steps, "batch_size")
+    sizes = counted or known(warm, "batch_size")
+    batch = float(median(sizes)) if sizes else None
+    items = fmean(counted) if counted else batch
     cpu_mean_s, cpu_wall_s = _cpu_and_wall(recorded, steps, clean.paused)
     # The shape of the input is not read in very short steps.
-    shapes = {str(shape): group.tolist() for shape, group in times.groupby(steps["shape"])}
+    by_input = sorted(grouped((row for row in steps if row["shape"]), "shape").items())
+    shapes = {shape: known_times(rows, clean.clock) for (shape,), rows in by_input}
     figures = {
         **summary.columns(items),
-        "samples_s": times.tolist(),
-        "counted_steps": steps["step"].tolist(),
+        "samples_s": times,
+        "counted_steps": [row["step"] for row in steps],
         "batch_size": int(batch) if batch else None,
         "batch_size_is": READ if batch else None,
         "cpu_mean_s": cpu_mean_s,
         "cpu_wall_s": cpu_wall_s,
-        "host_median_s": nullable(steps["wall_s"].median()),
-        "device_median_s": nullable(steps["device_s"].median()),
+        "host_median_s": median(known(steps, "wall_s")),
+        "device_median_s": median(device_s) if (device_s := known(steps, "device_s")) else None,
         "warmup_steps": clean.warmup_steps,
         "by_shape": by_shape(shapes),
     }
@@ -111,7 +111,7 @@ def _why_none_clean(recorded: Recorded) -> str:
         return "the workload was measured whole, under observation: no clean time can be given"
     if (missing := why_no_steps(recorded)) is not None:
         return missing
-    if (recorded.slices["kind"] == "watch").any():
+    if any(row["kind"] == "watch" for row in recorded.slices):
         return f"there is no clean step: {NONE_CLEAN}"
     return "no clean step was left after warm-up: let the script run more steps"
 
@@ -143,12 +143,12 @@ def _add_bench(
 
 def _is_watched(recorded: Recorded) -> bool:
     """Return whether the watch was on."""
-    layers = recorded.frames["layers"]
-    return bool((layers.loc[layers["name"] == "watch", "status"] == "recorded").any())
+    layers = recorded.table("layers")
+    return any(row["name"] == "watch" and row["status"] == "recorded" for row in layers)
 
 
 def _cpu_and_wall(
-    recorded: Recorded, steps: pd.DataFrame, paused: pd.DataFrame
+    recorded: Recorded, steps: Sequence[Row], paused: Sequence[Row]
 ) -> tuple[float | None, float | None]:
     """Return the mean CPU time of a clean step, and the mean wall time of the same steps.
 
@@ -156,15 +156,16 @@ def _cpu_and_wall(
     short the CPU clock is read once per slice: reading it takes 0.3 % of a step of 0.3 ms. Slices
     that hold a pause are left out.
     """
-    known = steps[steps["cpu_s"].notna()]
-    count = len(known)
+    read = [row for row in steps if row["cpu_s"] is not None]
+    count = len(read)
     if not count:
-        whole = {*steps["slice"]} - ({*paused["slice"]} if len(paused) else set())
-        known = recorded.slices[recorded.slices["slice"].isin(whole)]
+        whole = {row["slice"] for row in steps} - {row["slice"] for row in paused}
         # A slice that the end of the run has cut short has none.
-        known = known[known["cpu_s"].notna()]
-        count = int(known["steps"].sum())
-    cpu_s, wall_s = (ratio(float(known[name].sum()), count) for name in ("cpu_s", "wall_s"))
+        read = [
+            row for row in recorded.slices if row["slice"] in whole and row["cpu_s"] is not None
+        ]
+        count = sum(known(read, "steps"))
+    cpu_s, wall_s = (ratio(added(known(read, name)), count) for name in ("cpu_s", "wall_s"))
     return cpu_s, wall_s
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
 from typing import Literal, cast
-
-import pandas as pd
 
 from profstack.analysis import (
     flops,
@@ -30,7 +30,7 @@ from profstack.code_owner import place_words
 from profstack.environment import __version__
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, Selection, nullable, records
+from profstack.storage.reader import Recorded, Selection, added, grouped, in_order, known
 from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
 from profstack.storage.schema.facts import SetupFact
@@ -49,7 +49,7 @@ def layer_tables(recorded: Recorded, selections: Selections) -> list[schema.Laye
     fields = schema.LayerColumn.__annotations__
     found: list[schema.LayerTableFacts] = []
     for layer, table in recorded.layer_tables.values():
-        rows = _rows(recorded, table, selections.get(layer) or recorded.select_all(layer))
+        selection = selections.get(layer) or recorded.select_all(layer)
         columns = [{field: getattr(column, field) for field in fields} for column in table.columns]
         found.append(
             {
@@ -59,29 +59,31 @@ def layer_tables(recorded: Recorded, selections: Selections) -> list[schema.Laye
                 "text": table.text,
                 "join": table.join,
                 "columns": cast("list[schema.LayerColumn]", columns),
-                "rows": records(rows),
+                "rows": _rows(recorded, table, selection),
             }
         )
     return found
 
 
-def _rows(recorded: Recorded, table: LayerTable, selection: Selection | None) -> pd.DataFrame:
+def _rows(
+    recorded: Recorded, table: LayerTable, selection: Selection | None
+) -> list[dict[str, schema.LayerValue]]:
     """Add rows of the selected slices up by their key columns, and divide them by the steps."""
-    frame = recorded.rows(table.name, selection)
-    columns = [column.name for column in table.columns]
-    rows: pd.DataFrame = frame.head(0)
-    if selection is not None and selection.steps and len(frame):
-        figures = list(table.figures)
-        grouped = frame.groupby(list(table.keys), dropna=False, sort=False)[figures]
-        # A sum of nothing but missing values is missing, and not 0.
-        rows = grouped.sum(min_count=1) / selection.steps
-        for name in table.largest:
-            rows[name] = grouped.max()[name]
-        rows = rows.reset_index()
-    if table.order is not None:
-        rows = rows.sort_values(table.order, ascending=False, kind="stable", na_position="last")
-    ordered: pd.DataFrame = rows.reindex(columns=columns)
-    return ordered
+    if selection is None or not selection.steps:
+        return []
+    found: list[dict[str, schema.LayerValue]] = []
+    for key, rows in grouped(recorded.rows(table.name, selection), *table.keys).items():
+        row: dict[str, schema.LayerValue] = dict(zip(table.keys, key, strict=True))
+        for name in table.figures:
+            values = known(rows, name)
+            row[name] = selection.per_step(added(values))
+            if name in table.largest:
+                row[name] = max(values, default=None)
+        found.append({column.name: row.get(column.name) for column in table.columns})
+    if (order := table.order) is not None:
+        found.sort(key=lambda row: row[order] or 0, reverse=True)
+        found.sort(key=lambda row: row[order] is None)
+    return found
 
 
 # -----------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def build_report(recorded: Recorded) -> schema.Report:
         "cells_reason": cells_reason(tables),
         "columns_source": sources,
         "watch": watch.watch_facts(recorded, tables["functions"])
-        if len(recorded.frames["watch_samples"])
+        if recorded.count("watch_samples")
         else None,
         "processes": threads.processes(recorded, clean, tables["threads"], has_device=has_device),
         "attribution": modules.attribution(recorded, torch, median_s, held_at_peak),
@@ -267,9 +269,9 @@ def _tables(
         recorded, torch, median, bytes_of, flops.of_record(counters), operator_rows
     )
     held, watched = memory.memory_lines(recorded), watch.watched_lines(recorded)
-    steps = recorded.frames["steps"].sort_values("step", kind="stable")
+    steps = in_order(recorded.table("steps"), "step")
     tables: schema.JoinedTables = {
-        "steps": schema.table_rows("steps", records(steps.rename(columns={"step": "index"}))),
+        "steps": schema.table_rows("steps", ({**row, "index": row["step"]} for row in steps)),
         "modules": module_rows,
         "operators": operator_rows,
         "kernels": operators.kernels(recorded, torch),
@@ -290,7 +292,7 @@ def _tables(
         "watch": watch.watch_rows(recorded),
         "outliers": watch.outlier_rows(recorded, clean),
         "flops": flops.flop_rows(recorded, counters, torch),
-        "artifacts": schema.table_rows("artifacts", records(recorded.frames["artifacts"])),
+        "artifacts": schema.table_rows("artifacts", recorded.table("artifacts")),
     }
     alone: schema.RankTables = {"ranks": [], "rank_parts": [], "rank_steps": []}
     return {**tables, **nsys.nsys_tables(recorded, module_rows, torch), **alone}, sources
@@ -302,7 +304,7 @@ def _tables(
 def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
     """Return `status` of the report."""
     code, in_process = _exit_code(recorded), recorded.run.get("in_process", False)
-    has_steps = len(recorded.frames["steps"]) > 0
+    has_steps = recorded.count("steps") > 0
     ended = "recording_ended" in recorded.facts
     bench: schema.BenchResult | None = recorded.facts.get(BENCH_FACT)
     if bench is not None:
@@ -314,9 +316,10 @@ def status(recorded: Recorded) -> Literal["complete", "partial", "failed"]:
         return "complete" if is_whole else "partial"
     if recorded.is_import:
         return "complete"
-    if not has_steps and not (recorded.frames["slices"]["kind"] == "whole").any():
+    if not has_steps and all(row["kind"] != "whole" for row in recorded.table("slices")):
         # The watch may have looked between steps that were not found.
-        return "partial" if recorded.frames["layers"]["status"].isin(WITH_DATA).any() else "failed"
+        has_data = any(row["status"] in WITH_DATA for row in recorded.table("layers"))
+        return "partial" if has_data else "failed"
     # A session ends while its process goes on.
     is_whole = ended and (code is not None or in_process) and "uncaught" not in recorded.facts
     return "complete" if is_whole else "partial"
@@ -424,21 +427,20 @@ def _run_rate(
 
     Steps whose batch was not read count as the mean of the others.
     """
-    batches = recorded.steps["batch_size"].dropna()
-    if mark["items_per_s"] is None or not len(batches) or not parts:
+    batches = known(recorded.steps, "batch_size")
+    if mark["items_per_s"] is None or not batches or not parts:
         return None
     own_s = sum(part["wall_s"] for part in parts if part["part"] != PROFSTACK)
-    return step["count"] * float(batches.mean()) / own_s if own_s > 0 else None
+    return step["count"] * fmean(batches) / own_s if own_s > 0 else None
 
 
 def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
     counts: dict[str, int] | None = recorded.facts.get("counts_by_phase")
     if counts is None:
         # A killed run wrote no final count: the steps that it wrote are counted.
-        phases = recorded.frames["steps"].groupby("phase").size()
-        counts = {str(phase): int(count) for phase, count in phases.items()}
-    steps = recorded.steps
-    batches = steps["batch_size"].dropna()
+        counts = dict(sorted(Counter(known(recorded.table("steps"), "phase")).items()))
+    batches = Counter(known(recorded.steps, "batch_size"))
+    shapes = Counter(known(recorded.steps, "shape"))
     count = counts.get(recorded.phase, 0) if recorded.phase else 0
     loops = loop_rows(recorded)
     if len(loops) > 1:
@@ -449,22 +451,22 @@ def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
         "count": count,
         "phase": recorded.phase,
         "counts_by_phase": counts,
-        "batch_size": int(batches.mode().iloc[0]) if len(batches) else None,
-        "shapes": steps["shape"].dropna().value_counts().index.tolist()[:20],
+        # Of several that are as common it is the smallest.
+        "batch_size": max(sorted(batches), key=batches.__getitem__, default=None),
+        "shapes": [shape for shape, _ in shapes.most_common(20)],
         "loops": loops,
         "reason": why_no_steps(recorded) if is_script else None,
     }
 
 
 def _slices(recorded: Recorded) -> list[schema.SliceFacts]:
-    medians = recorded.frames["steps"].groupby("slice")["wall_s"].median()
-    rows = []
-    for row in records(recorded.frames["slices"].sort_values("slice")):
-        row["index"] = row.pop("slice")
-        row["step_median_s"] = nullable(medians.get(row["index"]))
-        if row["step_median_s"] is None and row["mode"] == "shared":
-            row["step_median_s"] = row["wall_s"]
-        rows.append(cast("schema.SliceFacts", row))
+    steps, rows = grouped(recorded.table("steps"), "slice"), []
+    for row in in_order(recorded.table("slices"), "slice"):
+        times = known(steps.get((row["slice"],), ()), "wall_s")
+        facts = {name: value for name, value in row.items() if name != "slice"}
+        shared_s = row["wall_s"] if row["mode"] == "shared" else None
+        facts |= {"index": row["slice"], "step_median_s": median(times) if times else shared_s}
+        rows.append(cast("schema.SliceFacts", facts))
     return rows
 
 
@@ -526,7 +528,7 @@ def _run_warnings(
 
 def _of_profiler(recorded: Recorded) -> list[schema.ReportWarning]:
     """Warn that the steps of an import had a profiler on them; nothing without steps."""
-    if not len(recorded.steps):
+    if not recorded.steps:
         return []
     text = (
         "all times are of steps under the profiler that wrote the trace: it makes Python and small "
@@ -548,13 +550,14 @@ def _unlike(why: str | None) -> list[schema.ReportWarning]:
 
 def _notes(recorded: Recorded) -> list[schema.ReportWarning]:
     """Return the notes of all layers, each once: several slices may have written the same."""
-    frame, layers = recorded.frames["notes"], recorded.frames["layers"]
-    if "watch" in layers.loc[layers["status"] == "recorded", "name"].tolist():
+    notes = recorded.table("notes")
+    status = {row["name"]: row["status"] for row in recorded.table("layers")}
+    if status.get("watch") == "recorded":
         # The watch was asked again and again, and had seen nothing yet when it said so.
-        frame = frame[(frame["layer"] != "watch") | (frame["slug"] != "empty-capture")]
-    if nsys.nsys_fact(recorded) is not None:
-        # The import that a note asks for has been done.
-        frame = frame.assign(text=frame["text"].str.removesuffix(IMPORT_IT))
-    notes = zip(frame["slug"].astype(str), frame["text"].astype(str), strict=True)
-    once = dict.fromkeys((slug, home_relative(text)) for slug, text in notes)
+        is_over = ("watch", "empty-capture")
+        notes = [row for row in notes if (row["layer"], row["slug"]) != is_over]
+    # The import that a note asks for has been done.
+    done = "" if nsys.nsys_fact(recorded) is None else IMPORT_IT
+    texts = ((row["slug"], row["text"].removesuffix(done)) for row in notes)
+    once = dict.fromkeys((slug, home_relative(text)) for slug, text in texts)
     return [{"slug": slug, "text": text} for slug, text in once]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from statistics import fmean, median
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from profstack.stats.blocks import COVERED
 from profstack.stats.summary import ratio_interval
 from profstack.stats.warmup import Warmup, detect
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, Row, flags_of, known
 from profstack.storage.schema.report import BenchResult, ReportWarning
 from profstack.storage.vocabulary import BENCH_FACT, WORKER
 from profstack.units import format_seconds
@@ -43,43 +43,45 @@ class WarmSteps:
     warnings: list[ReportWarning] = field(default_factory=list)
 
 
-def warm_steps(recorded: Recorded, unobserved: pd.DataFrame, clean: pd.DataFrame) -> WarmSteps:
+def warm_steps(recorded: Recorded, unobserved: Sequence[Row], clean: Sequence[Row]) -> WarmSteps:
     """Find the warm steps among the unobserved ones; `clean` are those of the clean slices."""
     steps = recorded.steps
     # Steps of another plan may come first: the warm-up begins with the first step of this plan.
-    begun = int(steps["step"].min()) if len(steps) else 0
+    begun = steps[0]["step"] if steps else 0
     found = _detect(unobserved, begun)
     usual = WarmSteps(found, begun + found.steps, None, _unsettled(found))
-    if not found.steps or not len(clean):
+    if not found.steps or not clean:
         return usual
-    left = bool((clean["step"] >= usual.first).any())
-    observed = recorded.slices[recorded.slices["layer"].notna() & (recorded.slices["steps"] > 0)]
-    if left and (observed["first_step"] + observed["steps"] > usual.first).any():
+    left = clean[-1]["step"] >= usual.first
+    observed = [row for row in recorded.slices if row["layer"] is not None and row["steps"]]
+    if left and any(row["first_step"] + row["steps"] > usual.first for row in observed):
         return usual
-    until = min(usual.first, int(clean["step"].max()) + 1)
-    again = _detect(unobserved[unobserved["step"] < until], begun)
-    kept = clean[(clean["step"] >= begun + again.steps) & (clean["step"] < until)]
+    until = min(usual.first, clean[-1]["step"] + 1)
+    again = _detect([row for row in unobserved if row["step"] < until], begun)
+    kept = [row for row in clean if begun + again.steps <= row["step"] < until]
     if left and (not again.settled or len(kept) < FEW_STEPS):
         # The steps after the usual warm-up are surely warm; those before its end may not be.
         return usual
-    later = unobserved[unobserved["step"] >= usual.first]
+    later = [row for row in unobserved if row["step"] >= usual.first]
     warnings = [*_changed(kept, later, usual), *_unsettled(again), *usual.warnings]
     return WarmSteps(again, begun + again.steps, until, warnings)
 
 
-def _detect(unobserved: pd.DataFrame, begun: int) -> Warmup:
-    numbers = (unobserved["step"] - begun).tolist()
-    return detect(unobserved["wall_s"].tolist(), indices=numbers)
+def _detect(unobserved: Sequence[Row], begun: int) -> Warmup:
+    numbers = [row["step"] - begun for row in unobserved]
+    return detect([row["wall_s"] for row in unobserved], indices=numbers)
 
 
 def _unsettled(warmup: Warmup) -> list[ReportWarning]:
     return [] if warmup.settled else [{"slug": "warmup-unsettled", "text": warmup.reason}]
 
 
-def _changed(kept: pd.DataFrame, later: pd.DataFrame, usual: WarmSteps) -> list[ReportWarning]:
+def _changed(kept: Sequence[Row], later: Sequence[Row], usual: WarmSteps) -> list[ReportWarning]:
     """Warn that later steps take another time than those that count."""
-    before_s, after_s = float(kept["wall_s"].median()), float(later["wall_s"].median())
-    if not len(later) or abs(after_s / before_s - 1.0) < _OTHER_STEPS:
+    if not kept or not later:
+        return []
+    before_s, after_s = (median(row["wall_s"] for row in rows) for rows in (kept, later))
+    if abs(after_s / before_s - 1.0) < _OTHER_STEPS:
         return []
     # The place is known to a sixteenth of the step's number. At most half of a series is called
     # warm-up: where times still fall there, the place is not known.
@@ -116,7 +118,7 @@ DEVICE: Final = "device"
 class Clean:
     """The steps that count as clean, and the warnings about them."""
 
-    steps: pd.DataFrame
+    steps: list[Row]
     warmup_steps: int | None
     warnings: list[ReportWarning]
     # The first step that is warm.
@@ -126,7 +128,7 @@ class Clean:
     # The clock of the step times: a host that runs ahead of a device only measures launches.
     clock: Clock = HOST
     # Rows of the steps left out as pauses.
-    paused: pd.DataFrame = field(default_factory=pd.DataFrame)
+    paused: list[Row] = field(default_factory=list)
 
     @property
     def median_s(self) -> float | None:
@@ -141,12 +143,19 @@ class Clean:
     @property
     def session_median_s(self) -> float | None:
         """Median time of the clean steps between the layers' slices."""
-        return float(times_of(self.steps, self.clock).median()) if len(self.steps) else None
+        times = known_times(self.steps, self.clock)
+        return median(times) if times else None
 
 
-def times_of(steps: pd.DataFrame, clock: Clock) -> pd.Series[float]:
-    """Return the seconds of each step by the host's clock or the device's."""
-    return steps["device_s" if clock == DEVICE else "wall_s"].astype(float)
+def times_of(steps: Sequence[Row], clock: Clock) -> list[Any]:
+    """Return the seconds of each step by the host's clock or the device's, which may be missing."""
+    name = "device_s" if clock == DEVICE else "wall_s"
+    return [row[name] for row in steps]
+
+
+def known_times(steps: Sequence[Row], clock: Clock) -> list[float]:
+    """Return the seconds of the steps that have them by this clock."""
+    return [seconds for seconds in times_of(steps, clock) if seconds is not None]
 
 
 def clean_steps(recorded: Recorded) -> Clean:
@@ -158,92 +167,100 @@ def clean_steps(recorded: Recorded) -> Clean:
     timed = timed_steps(steps)
     if recorded.is_import:
         return Clean(timed, None, [])
-    unobserved = timed[timed["kind"].isin(UNOBSERVED)]
-    clean = timed[timed["kind"] == "clean"]
+    unobserved = [row for row in timed if row["kind"] in UNOBSERVED]
+    clean = [row for row in timed if row["kind"] == "clean"]
     warm = warm_steps(recorded, unobserved, clean)
     bench: BenchResult | None = recorded.facts.get(BENCH_FACT)
     is_warm = bench and bench["figures"] and bench["figures"].get("warmup_settled")
     if bench is not None and is_warm and not bench.get("layers_apart"):
         # The callable was warm before the first layer began, in the same process.
-        begun = int(steps["step"].min()) if len(steps) else 0
+        begun = steps[0]["step"] if steps else 0
         warm = WarmSteps(Warmup(0, 0, True, "it was warm when the layers began"), begun)
-    clean = clean[clean["step"] >= warm.first]
+    clean = [row for row in clean if row["step"] >= warm.first]
     if warm.until is not None:
-        clean = clean[clean["step"] < warm.until]
+        clean = [row for row in clean if row["step"] < warm.until]
     warnings = warm.warnings
-    settled = clean[~flagged(clean, "switch")]
+    settled = [row for row in clean if not is_flagged(row, "switch")]
     if len(settled) >= 3:
         clean = settled
-    elif len(clean):
+    elif clean:
         text = (
             f"the run gave {len(clean)} clean steps, each right after an observer: "
             "the clean time is an upper bound; let the script run more steps"
         )
         warnings = [{"slug": "unsettled-clean-steps", "text": text}, *warnings]
     clock: Clock = HOST
-    if not recorded.facts.get("synchronised") and len(clean):
+    if not recorded.facts.get("synchronised") and clean:
         # As `profstack bench` chooses it (see `Samples.series`).
-        device_s = times_of(clean, DEVICE)
-        is_known = device_s.notna().all() and device_s.sum() >= COVERED * clean["wall_s"].sum()
+        device_s, wall_s = known_times(clean, DEVICE), known_times(clean, HOST)
+        is_known = len(device_s) == len(clean) and sum(device_s) >= COVERED * sum(wall_s)
         clock = DEVICE if is_known else HOST
     clean, paused, pauses = _without_pauses(recorded, clean, clock)
     clean, lasting = _before_the_change(recorded, clean, clock)
     # Without steps there is nothing to warn of.
-    warnings = [*warnings, *pauses, *lasting] if len(steps) else []
+    warnings = [*warnings, *pauses, *lasting] if steps else []
     return Clean(clean, warm.warmup.steps, warnings, warm.first, bench, clock, paused)
 
 
-def flagged(steps: pd.DataFrame, *words: str) -> pd.Series[bool]:
-    """Return which steps have one of the flags."""
-    return steps["flags"].map(lambda flags: not set(flags.split()).isdisjoint(words)).astype(bool)
+def is_flagged(step: Row, *words: str) -> bool:
+    """Return whether a step has one of the flags."""
+    return not set(flags_of(step)).isdisjoint(words)
 
 
-def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
+def timed_steps(steps: Sequence[Row]) -> list[Row]:
     """Return the loop's steps with a time of their own, whole and without evaluation in them."""
-    timed: pd.DataFrame = steps[(steps["wall_s"] > 0) & ~flagged(steps, "eval", "partial", "loop")]
-    return timed
+    timed = (row for row in steps if (row["wall_s"] or 0.0) > 0)
+    return [row for row in timed if not is_flagged(row, "eval", "partial", "loop")]
 
 
-def rare_pauses(recorded: Recorded, times: pd.Series[float]) -> pd.Series[bool]:
+def rare_pauses(recorded: Recorded, times: Sequence[float]) -> list[bool]:
     """Return which times of steps are rare pauses.
 
     With DataLoader workers a rare long step is the wait for all of them: it is none.
     """
+    if not times:
+        return []
     # Shorter ones are the noise of a loaded machine.
-    long = times > max(PAUSE * times.median(), times.max() / 3)
+    least = max(PAUSE * median(times), max(times) / 3)
+    long = [each > least for each in times]
     most = max(min(MOST_PAUSES, RARE * len(times)), RARE_AGAIN * len(times))
-    has_workers = (recorded.frames["thread_times"]["kind"] == WORKER).any()
-    return long & (long.sum() <= most) & (not has_workers)
+    has_workers = any(row["kind"] == WORKER for row in recorded.table("thread_times"))
+    return [False] * len(times) if has_workers or sum(long) > most else long
 
 
 def _without_pauses(
-    recorded: Recorded, clean: pd.DataFrame, clock: Clock
-) -> tuple[pd.DataFrame, pd.DataFrame, list[ReportWarning]]:
+    recorded: Recorded, clean: list[Row], clock: Clock
+) -> tuple[list[Row], list[Row], list[ReportWarning]]:
     """Return the clean steps without rare pauses, those that hold one, and a warning of them."""
-    times = times_of(clean, clock).fillna(clean["wall_s"])
+    times = [
+        row["wall_s"] if took_s is None else took_s
+        for row, took_s in zip(clean, times_of(clean, clock), strict=True)
+    ]
     long = rare_pauses(recorded, times)
-    kept, paused = clean[~long], clean[long]
-    if not len(paused) or times.mean() <= (1 + _MATTERS) * times[~long].mean():
-        return clean, clean[:0], []
-    longest = format_seconds(float(times.max()))
+    usual = [each for each, is_long in zip(times, long, strict=True) if not is_long]
+    paused = [row for row, is_long in zip(clean, long, strict=True) if is_long]
+    if not paused or fmean(times) <= (1 + _MATTERS) * fmean(usual):
+        return clean, [], []
+    kept = [row for row, is_long in zip(clean, long, strict=True) if not is_long]
+    longest = format_seconds(max(times))
     took = f"1 took {longest}" if len(paused) == 1 else f"{len(paused)} took up to {longest}"
     text = (
         f"of {len(clean)} clean steps {took}, against a median of "
-        f"{format_seconds(float(times[~long].median()))}: such a pause is rare, and no part of the "
+        f"{format_seconds(median(usual))}: such a pause is rare, and no part of the "
         "step's figures; the steps much slower than a clean one are listed"
     )
     return kept, paused, [{"slug": "pauses", "text": text}]
 
 
 def _before_the_change(
-    recorded: Recorded, clean: pd.DataFrame, clock: Clock
-) -> tuple[pd.DataFrame, list[ReportWarning]]:
+    recorded: Recorded, clean: list[Row], clock: Clock
+) -> tuple[list[Row], list[ReportWarning]]:
     """Drop clean steps after an observer that differ from those before it, and warn of that."""
     warnings: list[ReportWarning] = []
-    for layer in recorded.slices["layer"].dropna().unique():
-        observers = recorded.slices[recorded.slices["layer"] == layer]
-        observers = observers[observers["round"] > 1]
-        before, after = slices_beside(clean, observers["slice"].tolist(), clock)
+    for layer in dict.fromkeys(known(recorded.slices, "layer")):
+        observers = [row for row in recorded.slices if row["layer"] == layer]
+        observers = [row for row in observers if (row["round"] or 0) > 1]
+        before, after = slices_beside(clean, [row["slice"] for row in observers], clock)
         change = ratio_interval(after, before)
         factor = change.factor if change.distinguishable else None
         if factor is None or abs(factor - 1.0) < _LASTING:
@@ -252,7 +269,8 @@ def _before_the_change(
             f"clean steps after {layer} take {factor:.3f} times those before it "
             f"(95 %: {change.low:.3f} to {change.high:.3f})"
         )
-        earlier = clean[clean["step"] < observers["first_step"].min()]
+        begun = min(row["first_step"] for row in observers)
+        earlier = [row for row in clean if row["step"] < begun]
         if len(earlier) >= FEW_STEPS:
             clean = earlier
             text += ": only the earlier ones count"
@@ -261,7 +279,7 @@ def _before_the_change(
 
 
 def slices_beside(
-    clean: pd.DataFrame, observed: Sequence[int], clock: Clock
+    clean: Sequence[Row], observed: Iterable[int], clock: Clock
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Return clean step times of the slices right before and right after each observed slice."""
     by_slice = times_by_slice(clean, clock)
@@ -277,21 +295,20 @@ def slices_beside(
 
 def compared(
     recorded: Recorded, clean: Clean, slices: Sequence[int]
-) -> tuple[pd.DataFrame, list[list[float]], Clock]:
+) -> tuple[list[Row], list[list[float]], Clock]:
     """Return the observed steps, times of the clean slices beside them, and the clock of both."""
     own = timed_steps(recorded.steps_of(slices))
     # Without events in the layer's slices only the host's times can be compared.
-    clock = clean.clock if own["device_s"].notna().all() else HOST
+    clock = HOST if None in times_of(own, DEVICE) else clean.clock
     before, after = slices_beside(clean.steps, slices, clock)
     return own, before + after or list(times_by_slice(clean.steps, clock).values()), clock
 
 
-def times_by_slice(steps: pd.DataFrame, clock: Clock) -> dict[int, list[float]]:
+def times_by_slice(steps: Sequence[Row], clock: Clock) -> dict[int, list[float]]:
     """Return step times by the number of their slice."""
     found: dict[int, list[float]] = {}
-    columns = zip(steps["slice"].tolist(), times_of(steps, clock).tolist(), strict=True)
-    for number, seconds in columns:
-        found.setdefault(int(number), []).append(seconds)
+    for row, seconds in zip(steps, times_of(steps, clock), strict=True):
+        found.setdefault(row["slice"], []).append(seconds)
     return found
 
 
@@ -312,7 +329,7 @@ PROCESSES_MADE = "processes_made"
 
 def why_no_steps(recorded: Recorded) -> str | None:
     """Say why no step was recorded; None where one was."""
-    if len(recorded.frames["steps"]):
+    if recorded.count("steps"):
         return None
     text, made = "no step was found in the script", recorded.facts.get(PROCESSES_MADE)
     if not made:

@@ -14,10 +14,18 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from profstack.analysis.clean_steps import Clean
-from profstack.storage.reader import Recorded, Selection, sums, whole
+from profstack.storage.reader import (
+    Recorded,
+    Row,
+    Selection,
+    known,
+    known_sum,
+    known_total,
+    sums,
+    whole,
+)
 from profstack.storage.schema.report import ReportWarning, table_rows
 from profstack.storage.schema.rows import CounterRow, UncountedOperator
 from profstack.storage.vocabulary import MODEL_COUNTERS, MULTIPLYING, NO_OPERATIONS, OUTSIDE
@@ -41,7 +49,7 @@ class Counted:
     """The figures of one counter over its slices, and the inputs of the steps there."""
 
     counter: str
-    rows: pd.DataFrame
+    rows: Sequence[Row]
     selection: Selection
     inputs: frozenset[str]
     parents: Mapping[int, int | None]
@@ -51,8 +59,8 @@ class Counted:
     def total(self, direction: int | None = None) -> float | None:
         """Return operations per step, of one direction or both; None where nothing was counted."""
         if direction not in self._totals:
-            rows = self.rows if direction is None else self.rows[self.rows["backward"] == direction]
-            self._totals[direction] = self.selection.per_step(rows["flop"].sum(min_count=1))
+            rows = (row for row in self.rows if direction in (None, row["backward"]))
+            self._totals[direction] = self.selection.per_step(known_sum(known(rows, "flop")))
         return self._totals[direction]
 
     @cached_property
@@ -64,23 +72,21 @@ class Counted:
         """Return multiply-adds per step in forward; the other tools' as they give them."""
         if self.multiply_adds:
             return macs(self.total(FORWARD))
-        if "mac" not in self.rows:
-            return None
-        given = self.rows["mac"][self.rows["backward"] == FORWARD]
-        return self.selection.per_step(given.sum(min_count=1))
+        forward = (row for row in self.rows if row["backward"] == FORWARD)
+        return self.selection.per_step(known_sum(known(forward, "mac")))
 
     def causal_total(self, direction: int) -> float | None:
         """Return the same with attention called as causal counted as its mask leaves it.
 
         None where no attention was, or where the effect of a mask is not known.
         """
-        known = self.rows[self.rows["flop"].notna()]
-        masked = known["masked_flop"] if "masked_flop" in known else known["flop"] * float("nan")
+        masked = [row for row in self.rows if row["flop"] is not None]
+        every = known_total(row["masked_flop"] for row in masked)
         dense = self.total(direction)
-        left_out = self.selection.per_step(masked[known["backward"] == direction].sum())
-        if dense is None or left_out is None or masked.isna().any() or not masked.sum():
-            return None
-        return dense - left_out
+        left_out = self.selection.per_step(
+            sum(row["masked_flop"] or 0 for row in masked if row["backward"] == direction)
+        )
+        return None if dense is None or left_out is None or not every else dense - left_out
 
     @property
     def multiply_adds(self) -> bool:
@@ -88,17 +94,19 @@ class Counted:
         return self.counter in MULTIPLY_ADDS
 
     @cached_property
-    def _named(self) -> pd.DataFrame:
+    def _named(self) -> Sequence[Row]:
         """The rows, with torch's operators as the profiler names them."""
         if self.counter in OTHER_TOOLS:
             return self.rows
-        named: pd.DataFrame = self.rows.assign(operator=self.rows["operator"].map(operator_name))
-        return named
+        return [
+            {**row, "operator": row["operator"] and operator_name(row["operator"])}
+            for row in self.rows
+        ]
 
     def _per_step(self, *keys: str) -> Iterator[tuple[tuple[Any, ...], float]]:
         """Yield operations per step by these keys."""
-        known = self._named[self.rows["flop"].notna()]
-        for key, totals in sums(known, list(keys), ["flop"]):
+        counted = (row for row in self._named if row["flop"] is not None)
+        for key, totals in sums(counted, keys, ["flop"]):
             flop = self.selection.per_step(totals["flop"])
             if flop is not None:
                 yield key, flop
@@ -107,7 +115,7 @@ class Counted:
     def own(self) -> dict[tuple[int, int], float]:
         """Operations per step by module and direction, without those of the modules inside."""
         return {
-            (OUTSIDE if module is None else int(module), int(direction)): flop
+            (OUTSIDE if module is None else module, direction): flop
             for (module, direction), flop in self._per_step("module_id", "backward")
         }
 
@@ -126,7 +134,7 @@ class Counted:
     def by_place(self) -> dict[tuple[str, int | None], float]:
         """Operations per step by operator and module, None for what no module called."""
         return {
-            (str(name), whole(module)): flop
+            (name, module): flop
             for (name, module), flop in self._per_step("operator", "module_id")
             if name is not None
         }
@@ -142,9 +150,9 @@ class Counted:
     @cached_property
     def uncounted(self) -> dict[str, float]:
         """Calls per step of the operators without a formula."""
-        lacking = self._named[self.rows["flop"].isna() & self.rows["operator"].notna()]
+        lacking = (row for row in self._named if row["flop"] is None and row["operator"])
         return {
-            str(name): self.selection.per_step(totals["calls"]) or 0.0
+            name: self.selection.per_step(totals["calls"]) or 0.0
             for (name,), totals in sums(lacking, ["operator"], ["calls"])
         }
 
@@ -158,13 +166,13 @@ def operator_name(name: str) -> str:
 
 def counted(recorded: Recorded) -> dict[str, Counted]:
     """Return the counters that counted anything in the report's plan, the one of record first."""
-    frame, parents = recorded.frames["flop_counts"], recorded.module_parents
+    every, parents = recorded.table("flop_counts"), recorded.module_parents
     found = {}
     for counter in COUNTERS:
-        rows = frame[frame["counter"] == counter]
+        rows = [row for row in every if row["counter"] == counter]
         if (selection := recorded.holding(rows)) is not None:
-            rows = rows[rows["slice"].isin(selection.slices)]
-            inputs = recorded.steps_of(selection.slices)["shape"].dropna()
+            rows = [row for row in rows if row["slice"] in selection.slices]
+            inputs = known(recorded.steps_of(selection.slices), "shape")
             found[counter] = Counted(counter, rows, selection, frozenset(inputs), parents)
     return found
 
@@ -257,22 +265,22 @@ def _is_compiled(one: Counted) -> bool:
 
 def _within(recorded: Recorded, one: Counted, slices: Sequence[int]) -> Counted | None:
     """Return the figures of a counter in these slices; None where it counted nothing there."""
-    rows = one.rows[one.rows["slice"].isin(list(slices))]
+    rows = [row for row in one.rows if row["slice"] in slices]
     if (selection := recorded.holding(rows)) is None:
         return None
-    rows = rows[rows["slice"].isin(selection.slices)]
+    rows = [row for row in rows if row["slice"] in selection.slices]
     return replace(one, rows=rows, selection=selection, apart=True)
 
 
 def unlike_clean(recorded: Recorded, clean: Clean, record: Counted | None) -> str | None:
     """Say why the clean time is not of the operations of record; None where it is."""
-    if record is None or clean.bench is not None or not len(clean.steps):
+    if record is None or clean.bench is not None or not clean.steps:
         return None
     slices = record.selection.slices
     clean_sizes = _sizes(clean.steps)
     if not clean_sizes:
         # Steps that are very short do not tell their inputs.
-        ended = recorded.steps_of(slices)["step"].max() < clean.warm_from
+        ended = all(row["step"] < clean.warm_from for row in recorded.steps_of(slices))
         return (
             "the operations were counted in steps of the warm-up, and whether the clean ones "
             "had the same inputs is not known"
@@ -307,9 +315,9 @@ def _spread(sizes: Sequence[int]) -> float:
     return float(high / low) if low else 1.0
 
 
-def _sizes(steps: pd.DataFrame) -> list[int]:
+def _sizes(steps: Iterable[Row]) -> list[int]:
     """Return the elements of the first input of each step whose input is known."""
-    shapes = (shape.split("x") for shape in steps["shape"].dropna().astype(str))
+    shapes = (shape.split("x") for shape in known(steps, "shape"))
     return [size for shape in shapes if (size := math.prod(map(int, shape)))]
 
 
@@ -514,7 +522,7 @@ def flop_rows(
 
     A counter without figures says why, if the run was to count at all.
     """
-    if not counters and "flops" not in recorded.frames["layers"]["name"].tolist():
+    if not counters and all(row["name"] != "flops" for row in recorded.table("layers")):
         return []
     seen = _operators_seen(recorded, timed)
     record = of_record(counters)
@@ -554,13 +562,12 @@ def limited(reason: str, record: Counted | None) -> str:
 def _why_none(recorded: Recorded, counter: str, record: Counted | None) -> str:
     """Say why a counter has no rows: by the notes of its layer, or the layer's status."""
     layer = "torch" if counter == SHAPES else "flops"
-    layers = recorded.frames["layers"]
-    row = layers[layers["name"] == layer]
-    if not len(row):
+    rows = [row for row in recorded.table("layers") if row["name"] == layer]
+    if not rows:
         return f"the layer {layer} was not asked for"
-    reasons = [*_notes_of(recorded, counter), *row["reason"].dropna().astype(str)]
+    reasons = [*_notes_of(recorded, counter), *known(rows, "reason")]
     if layer == "flops" and reasons:
-        return limited(str(reasons[0]).removeprefix("flops: "), record)
+        return limited(reasons[0].removeprefix("flops: "), record)
     if counter == SHAPES:
         return "no slice of the torch layer held a counted operator with its shapes"
     return "its slice held nothing that it counts, or the run ended before its turn"
@@ -568,8 +575,7 @@ def _why_none(recorded: Recorded, counter: str, record: Counted | None) -> str:
 
 def _notes_of(recorded: Recorded, counter: str) -> list[str]:
     """Return the notes of the layer flops on a counter: by its name, or without any tool's."""
-    notes = recorded.frames["notes"]
-    texts = notes[notes["layer"] == "flops"]["text"].astype(str).tolist()
+    texts = [row["text"] for row in recorded.table("notes") if row["layer"] == "flops"]
     wanted = counter if counter in OTHER_TOOLS else None
     return [text for text in texts if wanted == next((t for t in OTHER_TOOLS if t in text), None)]
 
@@ -584,7 +590,7 @@ def _operators_seen(recorded: Recorded, timed: Selection | None) -> dict[str, _S
         return {}
     found = sums(recorded.rows("operators", timed), ["name"], ("calls", "total_s"))
     return {
-        str(name): (timed.per_step(totals["calls"]) or 0.0, totals["total_s"] / timed.wall_s)
+        name: (timed.per_step(totals["calls"]) or 0.0, (totals["total_s"] or 0.0) / timed.wall_s)
         for (name,), totals in found
     }
 

@@ -12,21 +12,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import pandas as pd
-
 from profstack.code_owner import BUILTIN_FILE, Places
 from profstack.privacy import home_relative
 from profstack.storage.reader import (
     NO_SLICES,
     ONCE,
     Recorded,
+    Row,
     Selection,
+    grouped,
     known_sum,
-    nullable,
     ratio,
-    records,
     sums,
-    whole,
 )
 from profstack.storage.schema.facts import CallCost, ProfilerCost
 from profstack.storage.schema.report import table_rows
@@ -66,19 +63,19 @@ def functions(
     columns = ("calls", "primitive_calls", "self_s", "total_s")
     rows = []
     for phase, chosen in _phases(recorded, selection):
-        added = _added_by_calls(_of_phase(recorded, "calls", chosen), cost)
-        frame, taken_off = without_preempted(
-            _of_phase(recorded, "functions", chosen), recorded.frames["slices"]
+        by_calls = _added_by_calls(_of_phase(recorded, "calls", chosen), cost)
+        kept, taken_off = without_preempted(
+            _of_phase(recorded, "functions", chosen), recorded.table("slices")
         )
-        for key, totals in sums(frame, _KEYS, columns, largest="self_s"):
-            function = home_relative(str(key[0])), int(key[1]), str(key[2])
-            corrected = None
-            if cost is not None:
+        for key, totals in sums(kept, _KEYS, columns, largest="self_s"):
+            function = home_relative(str(key[0])), int(key[1] or 0), str(key[2])
+            self_s, count, corrected = totals["self_s"], totals["calls"], None
+            if cost is not None and self_s is not None and count is not None:
                 each = _call_cost(key[0], cost)
-                added_s, error_s = added.get(key, (0.0, 0.0))
-                left_s = totals["self_s"] - (added_s + totals["calls"] * each["inner_s"])
+                added_s, error_s = by_calls.get(key, (0.0, 0.0))
+                left_s = self_s - (added_s + count * each["inner_s"])
                 # The error is the scatter of every call.
-                is_known = left_s > error_s + totals["calls"] * each["inner_spread_s"]
+                is_known = left_s > error_s + count * each["inner_spread_s"]
                 corrected = left_s if is_known else None
             rows.append(
                 {
@@ -96,53 +93,57 @@ def functions(
 
 
 def without_preempted(
-    frame: pd.DataFrame, slices: pd.DataFrame
-) -> tuple[pd.DataFrame, Mapping[tuple[Any, ...], float]]:
+    rows: Sequence[Row], slices: Sequence[Row]
+) -> tuple[list[Row], Mapping[tuple[Any, ...], float]]:
     """Return the rows with calls that were preempted in one slice as in the fastest other one.
 
     And the seconds that this takes off, by file, line and name: of a slice no more than its thread
     was measured to wait for a core. A longer call had other work.
     """
-    several = frame[frame["slice"].notna() & (frame["calls"] > 0)]
-    each_s = several["self_s"] / several["calls"]
-    by_function = [several[key] for key in _KEYS]
-    least_s = each_s.groupby(by_function, dropna=False).transform("min")
-    is_few = several["calls"].groupby(by_function, dropna=False).transform("max") <= FEW_CALLS
-    lost_s = several["self_s"] - several["calls"] * least_s
-    lost_s = lost_s[is_few & (each_s > PREEMPTED * least_s) & (lost_s > PREEMPTED_S)]
-    left_s: dict[Any, float] = slices.groupby("slice")["delay_s"].sum().to_dict()
-    taken: dict[Any, float] = {}
-    for row, seconds in lost_s.sort_values(ascending=False).items():
-        number = several["slice"][row]
-        if seconds <= WITH_WAIT * left_s.get(number, 0.0):
-            taken[row] = min(seconds, left_s[number])
-            left_s[number] -= taken[row]
-    lost_s = pd.Series(taken, dtype=float)
-    kept = frame.copy()
-    kept.loc[lost_s.index, ["self_s", "total_s"]] = kept.loc[
-        lost_s.index, ["self_s", "total_s"]
-    ].sub(lost_s, axis=0)
-    rows = frame.loc[lost_s.index, _KEYS].assign(lost_s=lost_s)
-    return kept, {key: each["lost_s"] for key, each in sums(rows, _KEYS, ("lost_s",))}
+    timed = [
+        (number, row["self_s"] / row["calls"])
+        for number, row in enumerate(rows)
+        if row["slice"] is not None and row["calls"] and row["self_s"] is not None
+    ]
+    by_function: dict[tuple[Any, ...], list[tuple[int, float]]] = defaultdict(list)
+    for number, each_s in timed:
+        by_function[tuple([rows[number][key] for key in _KEYS])].append((number, each_s))
+    lost: list[tuple[float, int]] = []
+    for several in by_function.values():
+        if len(several) < 2 or max(rows[number]["calls"] for number, _ in several) > FEW_CALLS:
+            continue
+        least_s = min(each_s for _, each_s in several)
+        for number, each_s in several:
+            lost_s = rows[number]["self_s"] - rows[number]["calls"] * least_s
+            if each_s > PREEMPTED * least_s and lost_s > PREEMPTED_S:
+                lost.append((lost_s, number))
+    left_s = {row["slice"]: row["delay_s"] or 0.0 for row in slices}
+    kept, taken = [*rows], defaultdict[tuple[Any, ...], float](float)
+    for lost_s, number in sorted(lost, reverse=True):
+        row = rows[number]
+        if lost_s <= WITH_WAIT * left_s.get(row["slice"], 0.0):
+            taken_s = min(lost_s, left_s[row["slice"]])
+            left_s[row["slice"]] -= taken_s
+            kept[number] = {**row, **{name: row[name] - taken_s for name in ("self_s", "total_s")}}
+            taken[tuple([row[key] for key in _KEYS])] += taken_s
+    return kept, taken
 
 
 def _phases(
     recorded: Recorded, selection: Selection | None
 ) -> tuple[tuple[Profiled, Selection], ...]:
     program = recorded.select("cprofile", ((PROGRAM,),)) or NO_SLICES
-    if not len(recorded.steps):
+    if not recorded.steps:
         # There is nothing else that the profile could be of.
         return ("step", selection or program), ("startup", ONCE)
     return ("step", selection or NO_SLICES), ("startup", ONCE), ("program", program)
 
 
-def _of_phase(recorded: Recorded, table: str, selection: Selection) -> pd.DataFrame:
+def _of_phase(recorded: Recorded, table: str, selection: Selection) -> list[Row]:
     """Return the rows of the selected slices, or those of the start-up, which have no slice."""
     if selection is not ONCE:
         return recorded.rows(table, selection)
-    frame = recorded.frames[table]
-    startup: pd.DataFrame = frame[frame["slice"].isna()]
-    return startup
+    return [row for row in recorded.table(table) if row["slice"] is None]
 
 
 def _call_cost(file: str, cost: ProfilerCost) -> CallCost:
@@ -150,18 +151,20 @@ def _call_cost(file: str, cost: ProfilerCost) -> CallCost:
 
 
 def _added_by_calls(
-    calls: pd.DataFrame, cost: ProfilerCost | None
+    calls: Sequence[Row], cost: ProfilerCost | None
 ) -> dict[tuple[Any, ...], tuple[float, float]]:
     """Return what the calls that a function makes add to its own time, with the error of that."""
     if cost is None:
         return {}
-    costs = [_call_cost(file, cost) for file in calls["callee_file"]]
-    frame = calls[_CALLER].assign(
-        added_s=calls["calls"] * [each["outer_s"] for each in costs],
-        error_s=calls["calls"] * [each["outer_spread_s"] for each in costs],
-    )
-    found = sums(frame, _CALLER, ("added_s", "error_s"))
-    return {key: (each["added_s"], each["error_s"]) for key, each in found}
+    found: dict[tuple[Any, ...], tuple[float, float]] = {}
+    for key, rows in grouped(calls, *_CALLER).items():
+        each = [(row["calls"] or 0, _call_cost(row["callee_file"], cost)) for row in rows]
+        added_s, error_s = (
+            sum(count * of_call[name] for count, of_call in each)
+            for name in ("outer_s", "outer_spread_s")
+        )
+        found[key] = added_s, error_s
+    return found
 
 
 def cost_in_words(recorded: Recorded) -> str | None:
@@ -190,8 +193,8 @@ def calls(recorded: Recorded, selection: Selection | None) -> list[CallRow]:
     keys, columns = (*_CALLER, *_CALLEE), ("calls", "self_s", "total_s")
     rows = []
     for phase, chosen in _phases(recorded, selection):
-        frame = _of_phase(recorded, "calls", chosen)
-        for row in recorded.step_rows(frame, chosen, keys, columns, largest="total_s"):
+        found = _of_phase(recorded, "calls", chosen)
+        for row in recorded.step_rows(found, chosen, keys, columns, largest="total_s"):
             caller, callee = (place(*(row[key] for key in side)) for side in (_CALLER, _CALLEE))
             rows.append({**row, "phase": phase, "caller": caller, "callee": callee})
     return table_rows("calls", rows)
@@ -199,7 +202,7 @@ def calls(recorded: Recorded, selection: Selection | None) -> list[CallRow]:
 
 def place(file: Any, line: Any, name: Any) -> str:
     """Return a function as one string: file:line(name)."""
-    return f"{home_relative(str(file))}:{int(nullable(line) or 0)}({name})"
+    return f"{home_relative(str(file))}:{line or 0}({name})"
 
 
 # --- Call paths: the tree of a step from Python functions to operators to kernels -----------------
@@ -222,15 +225,13 @@ def call_paths(recorded: Recorded) -> list[CallPathRow]:
         return []
     # Each slice has a tree of its own: the latest is the warmest.
     latest = selection.slices[-1]
-    slices = recorded.slices
-    steps = max(1, int(slices.loc[slices["slice"] == latest, "counted_steps"].sum()))
-    frame = recorded.frames["call_paths"]
-    nodes = cast("list[CallPathRow]", records(frame[frame["slice"] == latest]))
+    own = (row for row in recorded.slices if row["slice"] == latest)
+    steps = max(1, sum(row["counted_steps"] or 0 for row in own))
+    nodes = [row for row in recorded.table("call_paths") if row["slice"] == latest]
     places = Places.read(recorded.facts)
     rows = []
-    for node in cast("list[dict[str, Any]]", folded(nodes)):
+    for node in cast("list[Row]", folded(cast("list[CallPathRow]", nodes))):
         row = {**node, **{name: ratio(node[name], steps) for name in _PATH_FIGURES}}
-        row["line"] = whole(node["line"])
         if node["file"] is not None:
             row["file"] = home_relative(node["file"])
             row["own"] = places.is_own(node["file"]) if places else None

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import cast
 
-import pandas as pd
-
 from profstack import layer as contract
-from profstack.analysis.clean_steps import Clean, compared, times_by_slice, times_of, why_no_steps
+from profstack.analysis.clean_steps import (
+    Clean,
+    compared,
+    known_times,
+    times_by_slice,
+    why_no_steps,
+)
 from profstack.analysis.functions import PROFILED, cost_in_words
 from profstack.analysis.modules import TIMED
 from profstack.layer import Wrapper
 from profstack.privacy import home_relative
 from profstack.stats.summary import Ratio, ratio_interval
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records
+from profstack.storage.reader import (
+    NO_SLICES,
+    Recorded,
+    Row,
+    Selection,
+    added,
+    grouped,
+    known,
+)
 from profstack.storage.schema.report import LayerFacts, ProbeEffect
 from profstack.storage.schema.rows import ArtifactRow
 from profstack.storage.vocabulary import BENCH_FACT
@@ -45,15 +58,16 @@ def probe_effect(recorded: Recorded, clean: Clean, layer: str, selection: Select
     ratio = Ratio(None, None, None)
     if note is None:
         ratio = ratio_interval(list(times_by_slice(own, clock).values()), beside)
-        if (own["step"] < clean.warm_from).all():
+        if all(row["step"] < clean.warm_from for row in own):
             note = "its steps lay in the warm-up, which was slow by itself"
     flat = [step for group in beside for step in group]
+    times = known_times(own, clock)
     return {
         "layer": layer,
         "n_layer": len(own),
         "n_clean": len(flat),
-        "step_median_s": nullable(times_of(own, clock).median()) if len(own) else None,
-        "clean_median_s": float(pd.Series(flat).median()) if flat else None,
+        "step_median_s": median(times) if times else None,
+        "clean_median_s": median(flat) if flat else None,
         "factor": ratio.factor,
         "ci95_low": ratio.low,
         "ci95_high": ratio.high,
@@ -61,7 +75,7 @@ def probe_effect(recorded: Recorded, clean: Clean, layer: str, selection: Select
     }
 
 
-def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]]) -> str | None:
+def _no_factor(selection: Selection, own: Sequence[Row], beside: list[list[float]]) -> str | None:
     """Say why no factor can be given; None where one can."""
     if selection.mode == "shared":
         return "it shared its steps with another layer: the cost of each is not known"
@@ -69,7 +83,7 @@ def _no_factor(selection: Selection, own: pd.DataFrame, beside: list[list[float]
         return "the script was measured whole: there is no clean step beside it"
     if selection.mode == DISCOVERY:
         return "it watched the first steps alone, which are slow without any layer"
-    if not len(own):
+    if not own:
         return "none of its steps has a time of its own"
     return None if beside else "there was no clean step to compare with"
 
@@ -119,25 +133,25 @@ def modes_of(name: str) -> tuple[tuple[str, ...], ...]:
 
 def select(recorded: Recorded) -> dict[str, Selection | None]:
     """Select the slices that each layer's figures are made from; None for a layer without any."""
-    names = dict.fromkeys([*_MODES, *recorded.frames["layers"]["name"].tolist()])
+    names = dict.fromkeys([*_MODES, *(row["name"] for row in recorded.table("layers"))])
     return {name: recorded.select(name, modes_of(name)) for name in names}
 
 
 def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list[LayerFacts]:
     """Return one row per layer of the run, in the order in which the page shows them."""
-    artifacts = cast("list[ArtifactRow]", records(recorded.frames["artifacts"]))
-    slices = recorded.frames["slices"]
+    artifacts = cast("list[ArtifactRow]", recorded.table("artifacts"))
+    slices = recorded.table("slices")
     rows: list[LayerFacts] = []
-    for layer in records(recorded.frames["layers"]):
+    for layer in recorded.table("layers"):
         name, reason = layer["name"], layer["reason"]
         wrapper = wrapper_of(name)
         said = wrapper.description if wrapper is not None else None
         if recorded.is_import and wrapper is not None and wrapper.background:
             # Another sampler's samples are not taken as the watch takes them.
             said = None
-        own = slices[slices["layer"] == name]
+        own = [row for row in slices if row["layer"] == name]
         # A layer in the background has no slice and no step.
-        in_slices = wrapper is None or not wrapper.background or len(own) > 0
+        in_slices = wrapper is None or not wrapper.background or bool(own)
         command = None
         if layer["status"] == "empty":
             command = _command(recorded, name)
@@ -150,8 +164,8 @@ def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list
             **({"tool": layer["tool"]} if recorded.is_import else {}),
             "reason": home_relative(reason) if reason else reason,
             "command": command,
-            "steps": int(own["steps"].sum()) if in_slices else None,
-            "stop_s": nullable(own["stop_s"].sum(min_count=1)) if len(own) else None,
+            "steps": sum(known(own, "steps")) if in_slices else None,
+            "stop_s": added(known(own, "stop_s")),
             "artifacts": [item for item in artifacts if item["layer"] == name],
             "audit": _audit(recorded, clean, name, own, selections) if in_slices else [],
         }
@@ -160,34 +174,34 @@ def layer_rows(recorded: Recorded, clean: Clean, selections: Selections) -> list
 
 
 def _audit(
-    recorded: Recorded, clean: Clean, name: str, own: pd.DataFrame, selections: Selections
+    recorded: Recorded, clean: Clean, name: str, own: Sequence[Row], selections: Selections
 ) -> list[str]:
     """Say what the figures are made from, and what was observed besides, with its cost."""
     selection = selections.get(name)
     if selection is None:
-        if not len(own) or (own["plan"] == recorded.plan).any():
+        if not own or any(row["plan"] == recorded.plan for row in own):
             return []
         return ["all its slices lie in other loops than the one that the figures are of"]
     slices = "1 slice" if len(selection.slices) == 1 else f"{len(selection.slices)} slices"
     lines = [f"{selection.in_words()} in {slices} ({selection.mode})"]
     if name == "cprofile" and (cost := cost_in_words(recorded)) is not None:
         lines.append(cost)
-    others = own[~own["slice"].isin(selection.slices)]
-    for mode, group in others.groupby("mode"):
-        line = f"{int(group['steps'].sum())} more in slices of mode {mode}"
-        other = recorded.select(name, ((str(mode),),))
+    others = [row for row in own if row["slice"] not in selection.slices and row["mode"]]
+    for (mode,), group in sorted(grouped(others, "mode").items()):
+        line = f"{sum(known(group, 'steps'))} more in slices of mode {mode}"
+        other = recorded.select(name, ((mode,),))
         if other is not None and not set(other.slices) & set(selection.slices):
             watched, beside, clock = compared(recorded, clean, other.slices)
             if _no_factor(other, watched, beside) is None:
-                flat = pd.Series([step for group in beside for step in group])
-                factor = float(times_of(watched, clock).median() / flat.median())
+                flat = [step for times in beside for step in times]
+                factor = median(known_times(watched, clock)) / median(flat)
                 line += f", at {factor:.2f} times a clean step, by medians"
         lines.append(line)
     return lines
 
 
 def _why_empty(recorded: Recorded, command: str | None) -> str:
-    count = len(recorded.frames["steps"])
+    count = recorded.count("steps")
     if recorded.rule == "whole":
         return (
             "the script was measured whole, and this layer needs steps: call profstack.step() "
@@ -206,8 +220,7 @@ def _why_empty(recorded: Recorded, command: str | None) -> str:
 
 def _has_turns(recorded: Recorded) -> bool:
     """Return whether steps were left for layers once it was known where they end."""
-    slices = recorded.frames["slices"]
-    return bool(slices.loc[slices["round"] >= 1, "steps"].sum() > 0)
+    return any((row["round"] or 0) >= 1 and row["steps"] for row in recorded.table("slices"))
 
 
 def _command(recorded: Recorded, layer: str) -> str | None:
@@ -230,7 +243,8 @@ def _command(recorded: Recorded, layer: str) -> str | None:
     background = wrapper is not None and wrapper.background
     if not target or background or not (whole or has_steps):
         return None
-    others = (wrapper_of(name) for name in recorded.frames["layers"]["name"] if name != layer)
+    names = (row["name"] for row in recorded.table("layers"))
+    others = (wrapper_of(name) for name in names if name != layer)
     # No other layer's turn could come before this one's: it would be the same again.
     was_alone = all(other is not None and other.background for other in others)
     if was_alone and (not whole or recorded.rule == "whole"):

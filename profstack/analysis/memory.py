@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 
 from profstack.analysis.clean_steps import in_progress
 from profstack.code_owner import Places
 from profstack.privacy import home_relative
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, records, sums, whole
+from profstack.storage.reader import (
+    NO_SLICES,
+    Recorded,
+    Row,
+    Selection,
+    grouped,
+    in_order,
+    known,
+    known_sum,
+    known_total,
+    ratio,
+    sums,
+    whole,
+)
 from profstack.storage.schema import rows as schema
 from profstack.storage.schema.report import SourceText, table_rows
 from profstack.storage.vocabulary import UNOWNED
@@ -32,7 +45,13 @@ _BESIDE = (
     "memory_profiler_increment_bytes",
     "memory_profiler_occurrences",
 )
-_HIGHEST = ["usage_bytes", "largest_bytes", "memory_profiler_usage_bytes"]
+_HIGHEST = ("usage_bytes", "largest_bytes", "memory_profiler_usage_bytes")
+# The different texts of a line's slices are joined.
+_TEXTS = {
+    "source": "source",
+    "memory_source": "second_source",
+    "memory_profiler_reason": "memory_profiler_reason",
+}
 
 
 def memory_lines(recorded: Recorded) -> dict[LineKey, LineFigures]:
@@ -41,33 +60,22 @@ def memory_lines(recorded: Recorded) -> dict[LineKey, LineFigures]:
     The first steps take the memory: all slices of the layer count, and nothing is divided by
     steps.
     """
-    frame = recorded.rows("memory_lines", recorded.select_all("memory"))
-    if not len(frame):
-        return {}
-    grouped = frame.groupby(["file", "line"])
-    figures = grouped[[*_ADDED, *_BESIDE]].sum(min_count=1)
-    # All sources must be of the same runs, or the other ones are not known.
-    counts = grouped[[*_ADDED, *_BESIDE]].count()
-    for column in _BESIDE:
-        figures[column] = figures[column].where(counts[column] == grouped.size())
-    tool, own = "memory_profiler_increment_bytes", "increment_bytes"
-    difference = (figures[tool] - figures[own]).where(counts[tool] == counts[own])
-    figures["memory_profiler_difference_bytes"] = difference
-    figures = figures.join(grouped[_HIGHEST].max())
-    texts = grouped[["source", "second_source", "memory_profiler_reason"]].agg(_joined_texts)
-    texts = texts.rename(columns={"second_source": "memory_source"}).to_dict("index")
-    return {
-        (str(file), int(line)): {
-            **{str(name): nullable(text) for name, text in texts[file, line].items()},
-            **{str(name): whole(value) for name, value in values.items()},
+    found: dict[LineKey, LineFigures] = {}
+    every = recorded.rows("memory_lines", recorded.select_all("memory"))
+    for (file, line), rows in grouped(every, "file", "line").items():
+        # All sources must be of the same runs, or the other ones are not known.
+        figures: dict[str, Any] = {
+            **{name: known_sum(row[name] for row in rows) for name in _ADDED},
+            **{name: whole(known_total(row[name] for row in rows)) for name in _BESIDE},
+            **{name: max(known(rows, name), default=None) for name in _HIGHEST},
         }
-        for (file, line), values in figures.to_dict("index").items()
-    }
-
-
-def _joined_texts(column: pd.Series[Any]) -> str | None:
-    """Join the different texts of a line's slices."""
-    return "; ".join(dict.fromkeys(str(text) for text in column.dropna())) or None
+        tool, own = figures["memory_profiler_increment_bytes"], figures["increment_bytes"]
+        is_same = tool is not None and len(known(rows, "increment_bytes")) == len(rows)
+        figures["memory_profiler_difference_bytes"] = tool - own if is_same else None
+        for name, column in _TEXTS.items():
+            figures[name] = "; ".join(dict.fromkeys(known(rows, column))) or None
+        found[file, line] = figures
+    return found
 
 
 Bytes = dict[str, float | None]
@@ -91,7 +99,7 @@ def module_memory(
     sources: dict[str, str] = {}
     allocator = recorded.rows("module_times", detail)
     peaks = recorded.rows("module_peaks", detail)
-    grown_in = recorded.holding(recorded.frames["module_memory"])
+    grown_in = recorded.holding(recorded.table("module_memory"))
     grown = recorded.rows("module_memory", grown_in)
     blocks = "what torch's allocator gave out and took back"
     every_block = "every block that torch's allocator gave out and took back"
@@ -100,14 +108,16 @@ def module_memory(
         is_peak = column not in _GROWTH
         first = (peaks, detail, every_block) if is_peak else (allocator, detail, blocks)
         for rows, selection, words in (first, (grown, grown_in, _GROWTH.get(column, highest))):
-            if selection is None or column not in rows or not rows[column].notna().any():
+            if selection is None or all(row.get(column) is None for row in rows):
                 continue
-            by_module = rows.groupby("module_id")[column]
-            # Peaks of different steps are never added.
-            values = by_module.max().dropna() if is_peak else by_module.sum(min_count=1)
-            for module, value in values.items():
-                figure = float(value) if is_peak else selection.per_step(value)
-                found.setdefault(int(str(module)), {})[column] = figure
+            for (module,), own in grouped(rows, "module_id").items():
+                values = known(own, column)
+                if values or not is_peak:
+                    # Peaks of different steps are never added.
+                    figure = (
+                        float(max(values)) if is_peak else selection.per_step(known_sum(values))
+                    )
+                    found.setdefault(module, {})[column] = figure
             sources[f"modules.{column}"] = f"{words}, {selection.in_words()}"
             break
     return found, sources
@@ -115,39 +125,40 @@ def module_memory(
 
 def memory_rows(recorded: Recorded) -> list[schema.MemoryRow]:
     """Rows of `memory`: the samples at slice edges and those of the watch, in order of time."""
-    edges = recorded.frames["memory"]
-    watched = recorded.frames["watch_samples"]
-    watched = _extremes(watched[watched["rss_bytes"].notna()].sort_values("t_s"))
-    samples = watched[["t_s", "rss_bytes"]].assign(step=_step_at(recorded, watched["t_s"]))
-    frames = [frame for frame in (edges, samples) if len(frame)]
-    if not frames:
-        return []
-    joined = pd.concat(frames).sort_values("t_s", kind="stable")
-    figures = [name for name in joined.columns if name != "t_s"]
-    found = ({**row, **{name: whole(row[name]) for name in figures}} for row in records(joined))
-    return table_rows("memory", found)
+    columns = recorded.columns("watch_samples", "t_s", "rss_bytes")
+    read = sorted((t_s, rss) for t_s, rss in zip(*columns, strict=True) if rss is not None)
+    kept = _extremes(read)
+    at = _step_at(recorded, [t_s for t_s, _ in kept])
+    samples: list[Row] = [
+        {"t_s": t_s, "rss_bytes": rss, "step": step}
+        for (t_s, rss), step in zip(kept, at, strict=True)
+    ]
+    return table_rows("memory", in_order([*recorded.table("memory"), *samples], "t_s"))
 
 
-def _extremes(samples: pd.DataFrame) -> pd.DataFrame:
+def _extremes(samples: list[tuple[float, int]]) -> list[tuple[float, int]]:
     """Keep at most `MOST_SAMPLES`: the smallest and the largest of each stretch of time."""
-    if len(samples) <= MOST_SAMPLES:
+    count, stretches = len(samples), MOST_SAMPLES // 2
+    if count <= MOST_SAMPLES:
         return samples
-    stretch = np.arange(len(samples)) * (MOST_SAMPLES // 2) // len(samples)
-    groups = samples["rss_bytes"].reset_index(drop=True).groupby(stretch)
-    kept = np.unique(np.concatenate([groups.idxmin(), groups.idxmax()]))
-    thinned: pd.DataFrame = samples.iloc[kept]
-    return thinned
+    # The samples of a stretch are those of which number * stretches // count is the same.
+    edges = [-(-count * stretch // stretches) for stretch in range(stretches + 1)]
+    sizes = [rss for _, rss in samples]
+    kept = set()
+    for begin, end in pairwise(edges):
+        inside = range(begin, end)
+        kept |= {min(inside, key=sizes.__getitem__), max(inside, key=sizes.__getitem__)}
+    return [samples[place] for place in sorted(kept)]
 
 
-def _step_at(recorded: Recorded, times: pd.Series[Any]) -> list[int | None]:
+def _step_at(recorded: Recorded, times: Sequence[float]) -> list[int | None]:
     """Find the step in progress at each time; None before the first and after the last."""
-    steps = recorded.frames["steps"]
-    steps = steps[steps["started_s"].notna()].sort_values("started_s")
-    starts = steps["started_s"].to_numpy(float)
-    ends = starts + steps["wall_s"].fillna(0.0).to_numpy(float)
-    numbers = steps["step"].tolist()
-    at = in_progress(times.to_numpy(float), starts, ends)
-    return [int(numbers[place]) if place >= 0 else None for place in at]
+    begun = (row for row in recorded.table("steps") if row["started_s"] is not None)
+    steps = in_order(begun, "started_s")
+    starts = np.array([row["started_s"] for row in steps], dtype=float)
+    ends = starts + np.array([row["wall_s"] or 0.0 for row in steps], dtype=float)
+    at = in_progress(np.array(times, dtype=float), starts, ends)
+    return [steps[place]["step"] if place >= 0 else None for place in at]
 
 
 # --- Memory by owner in the observed step ---------------------------------------------------------
@@ -163,19 +174,18 @@ _TAKEN = ("activations", "temporaries")
 def memory_owners(recorded: Recorded) -> list[schema.MemoryOwnerRow]:
     """Rows of `memory_owners`; the kinds of a device add up to its peak."""
     rows = _of_observed_step(recorded, "memory_owners")
-    if not len(rows):
-        # An imported snapshot has a history in place of a step.
-        rows = recorded.rows("memory_owners", recorded.select_all("snapshot"))
-    return table_rows("memory_owners", records(rows))
+    # An imported snapshot has a history in place of a step.
+    rows = rows or recorded.rows("memory_owners", recorded.select_all("snapshot"))
+    return table_rows("memory_owners", rows)
 
 
 def peak_holders(recorded: Recorded) -> list[schema.PeakHolderRow]:
     """Rows of `peak_holders`, the largest of each device first."""
     holders = _of_observed_step(recorded, "peak_holders")
     found = []
-    for _, rows in holders.groupby("device", sort=False):
-        total = int(rows["bytes"].sum())
-        ranked = rows.sort_values("bytes", ascending=False, kind="stable")
+    for rows in grouped(holders, "device").values():
+        total = sum(known(rows, "bytes"))
+        ranked = sorted(rows, key=lambda row: -row["bytes"])
         found += [
             {
                 **row,
@@ -183,7 +193,7 @@ def peak_holders(recorded: Recorded) -> list[schema.PeakHolderRow]:
                 "backward": None if row["backward"] is None else bool(row["backward"]),
                 "share": row["bytes"] / total if total else None,
             }
-            for row in records(ranked.head(MOST_HOLDERS))
+            for row in ranked[:MOST_HOLDERS]
         ]
     return table_rows("peak_holders", found)
 
@@ -196,21 +206,22 @@ def peak_facts(recorded: Recorded) -> tuple[float | None, float | None]:
     module, or by a part of the step that owns its time.
     """
     holders = _of_observed_step(recorded, "peak_holders")
-    if not len(holders):
+    if not holders:
         return None, None
-    peaks = holders.groupby("device")["bytes"].sum()
-    device = _main_device(peaks)
-    rows = holders[holders["device"] == device]
-    owner = pd.to_numeric(rows["module_id"])
-    unowned = owner.isna() | owner.isin(UNOWNED)
-    unknown = (rows["kind"] == _NOT_ATTRIBUTED) | (rows["kind"].isin(_TAKEN) & unowned)
-    total = int(peaks[device])
-    return total, int(rows.loc[~unknown, "bytes"].sum()) / total if total else None
+    device = _main_device(holders)
+    rows = [row for row in holders if row["device"] == device]
+    total, owned = sum(known(rows, "bytes")), sum(row["bytes"] for row in rows if _has_owner(row))
+    return total, ratio(owned, total)
+
+
+def _has_owner(row: Row) -> bool:
+    has_module = row["module_id"] is not None and row["module_id"] not in UNOWNED
+    return row["kind"] != _NOT_ATTRIBUTED and (row["kind"] not in _TAKEN or has_module)
 
 
 def peak_sources(recorded: Recorded) -> Mapping[str, str]:
     """Return what the two tables are measured with, by `table.column`."""
-    if not len(_of_observed_step(recorded, "memory_owners")):
+    if not _of_observed_step(recorded, "memory_owners"):
         return {}
     events = "every block that torch's allocators gave out and took back in one step"
     return {
@@ -221,23 +232,26 @@ def peak_sources(recorded: Recorded) -> Mapping[str, str]:
     }
 
 
-def _main_device(peaks: pd.Series[Any]) -> str:
-    """Return the accelerator with the highest peak; without one the host."""
-    others = peaks.drop(HOST, errors="ignore")
-    return str((others if len(others) else peaks).idxmax())
+def _main_device(holders: Sequence[Row]) -> str:
+    """Return the accelerator with the highest peak in one slice; without one the host."""
+    groups = grouped(holders, "slice", "device")
+    peaks = {key: sum(known(rows, "bytes")) for key, rows in groups.items()}
+    _, device = max(peaks, key=lambda key: (key[1] != HOST, peaks[key]))
+    return str(device)
 
 
-def _of_observed_step(recorded: Recorded, table: str) -> pd.DataFrame:
+def _of_observed_step(recorded: Recorded, table: str) -> list[Row]:
     """Return the rows of the slice with the highest peak: each slice is one step."""
     selection = recorded.select("torch", (("detail",),))
     rows = recorded.rows(table, selection)
-    if not len(rows):
+    holders = recorded.rows("peak_holders", selection)
+    if not rows or not holders:
         return rows
-    owners = recorded.rows("peak_holders", selection)
-    peaks = owners.groupby(["slice", "device"])["bytes"].sum().unstack("device")
-    highest = peaks[_main_device(peaks.max())].idxmax()
-    chosen: pd.DataFrame = rows[rows["slice"] == highest]
-    return chosen
+    device = _main_device(holders)
+    groups = grouped((row for row in holders if row["device"] == device), "slice")
+    peaks = {number: sum(known(own, "bytes")) for (number,), own in groups.items()}
+    highest = max(peaks, key=lambda number: (peaks[number], -number))
+    return [row for row in rows if row["slice"] == highest]
 
 
 # -----------------------------------------------------------------------------
@@ -278,23 +292,22 @@ def lines(
 
 
 def _line_times(recorded: Recorded, traced: Selection) -> dict[LineKey, LineFigures]:
-    frame = recorded.rows("lines", traced)
-    by_line = frame.groupby(["file", "line"])[["source", "reason", "samples"]]
-    texts = by_line.first().to_dict("index")
-    uncounted = _uncounted(frame)
+    every = recorded.rows("lines", traced)
+    by_line, uncounted = grouped(every, "file", "line"), _uncounted(every)
     found: dict[LineKey, LineFigures] = {}
-    for key, totals in sums(frame, ["file", "line"], _SUMS):
-        figures = traced.figures(totals)
+    for key, totals in sums(every, ["file", "line"], _SUMS):
+        figures: dict[str, Any] = traced.figures(totals)
         if key in uncounted:
             figures["calls"] = None
-        text = {str(name): nullable(value) for name, value in texts[key].items()}
-        found[str(key[0]), int(key[1])] = {**figures, **text, "samples": whole(text["samples"])}
+        for name in ("source", "reason", "samples"):
+            figures[name] = next(iter(known(by_line[key], name)), None)
+        found[key[0], key[1]] = figures
     return found
 
 
-def _uncounted(frame: pd.DataFrame) -> set[tuple[Any, ...]]:
+def _uncounted(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
     """Return the lines without a count in one slice: they have no count at all."""
-    return set(frame[frame["calls"].isna()][["file", "line"]].itertuples(index=False))
+    return {(row["file"], row["line"]) for row in rows if row["calls"] is None}
 
 
 def module_lines(recorded: Recorded, traced: Selection | None) -> list[schema.ModuleLineRow]:
@@ -303,13 +316,13 @@ def module_lines(recorded: Recorded, traced: Selection | None) -> list[schema.Mo
     The rows of a line add up to its row in `lines`; time outside modules and parts of the step
     has no module.
     """
-    frame = recorded.rows("module_lines", traced)
-    uncounted = _uncounted(frame)
+    every = recorded.rows("module_lines", traced)
+    uncounted = _uncounted(every)
     rows = []
-    for row in recorded.step_rows(frame, traced, ("file", "line", "module_id"), _SUMS):
+    for row in recorded.step_rows(every, traced, ("file", "line", "module_id"), _SUMS):
         if (row["file"], row["line"]) in uncounted:
             row["calls"] = None
-        rows.append({**row, "file": home_relative(str(row["file"])), "line": int(row["line"])})
+        rows.append({**row, "file": home_relative(row["file"])})
     return table_rows("module_lines", rows)
 
 
@@ -319,8 +332,9 @@ def source_texts(recorded: Recorded) -> list[SourceText]:
     If several slices have a text of one file, the first is taken: the script was read from it.
     """
     texts: dict[str, SourceText] = {}
-    frame = recorded.frames["source_files"][list(SourceText.__annotations__)]
-    for row in cast("list[SourceText]", records(frame)):
+    names = tuple(SourceText.__annotations__)
+    for values in zip(*recorded.columns("source_files", *names), strict=True):
+        row = cast("SourceText", dict(zip(names, values, strict=True)))
         file = row["file"]
         if file not in texts or texts[file]["text"] is None:
             texts[file] = {**row, "file": home_relative(file)}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 from typing import Any, cast
-
-import pandas as pd
 
 from profstack.analysis.flops import BACKWARD, FORWARD, Counted, macs
 from profstack.analysis.memory import Bytes
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, ratio, records, sums, whole
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_total, ratio, sums, whole
 from profstack.storage.schema.report import Attribution, UnownedRow, table_rows
 from profstack.storage.schema.rows import ModuleRow, OperatorRow
 from profstack.storage.untrusted import json_cell
@@ -40,10 +39,10 @@ def modules(
     module's own time in which none of its operators ran: both times come from the same slice.
     """
     timed = timed or NO_SLICES
-    frame = recorded.rows("module_times", timed)
-    times = {int(number): totals for (number,), totals in sums(frame, ["module_id"], _SUMS)}
+    rows_of_slices = recorded.rows("module_times", timed)
+    times = {number: totals for (number,), totals in sums(rows_of_slices, ["module_id"], _SUMS)}
     counted = {number for number, _ in record.modules} if record is not None else set()
-    known = {int(row["module_id"]): row for row in records(recorded.frames["modules"])}
+    known = {row["module_id"]: row for row in recorded.table("modules")}
     parents = recorded.module_parents
     seen = {*times, *memory, *counted}
     order = [(number, known[number]) for number in _tree_order(parents, seen)]
@@ -64,9 +63,7 @@ def modules(
         row: dict[str, Any] = {
             **info,
             "depth": depths[number],
-            "instance": whole(info.get("instance")),
             "aliases": json_cell(info.get("aliases"), list[str]),
-            "parameters": whole(info.get("parameters")),
             **timed.figures(totals),
             "self_s": timed.per_step(_both(totals, "self_")),
             "calibrated_s": timed.calibrated(_both(totals, ""), clean_s),
@@ -80,9 +77,9 @@ def modules(
     return table_rows("modules", rows)
 
 
-def _both(totals: Mapping[str, float], kind: str) -> float | None:
+def _both(totals: Mapping[str, float | None], kind: str) -> float | None:
     """Return forward and backward time together."""
-    return totals[f"forward_{kind}s"] + totals[f"backward_{kind}s"] if totals else None
+    return known_total(totals.get(f"{side}_{kind}s") for side in ("forward", "backward"))
 
 
 def _outside(own_s: float | None, operators_s: float) -> float | None:
@@ -154,32 +151,39 @@ def attribution(
     }
     facts = cast("Attribution", nothing)
     rows = recorded.rows("module_times", timed)
-    if timed is None or not len(rows) or not timed.steps or not timed.wall_s:
+    if timed is None or not rows or not timed.steps or not timed.wall_s:
         return facts
-    own = rows.groupby("module_id")[["forward_self_s", "backward_self_s"]].sum()
-    both, backward = own.sum(axis=1), own["backward_self_s"]
-    owned = float(both.drop(list(UNOWNED), errors="ignore").sum())
+    sides = ("forward_self_s", "backward_self_s")
+    own = {
+        number: [totals[side] or 0.0 for side in sides]
+        for (number,), totals in sums(rows, ["module_id"], sides)
+    }
+    both = {number: sum(times) for number, times in own.items()}
+    backward = {number: times[1] for number, times in own.items()}
+    owned, attributed = (
+        fsum(time for number, time in times.items() if number not in UNOWNED)
+        for times in (both, backward)
+    )
     if timed.mode == "whole":
         # The time before the first model of a script measured whole is its start-up.
-        owned -= float(both.get(WAIT, 0.0))
+        owned -= both.get(WAIT, 0.0)
     unowned: list[UnownedRow] = [
         {"path": STEP_PARTS[number], "self_s": timed.per_step(time), "share": time / timed.wall_s}
         for number in UNOWNED
-        if (time := float(both.get(number, 0.0))) > 0
+        if (time := both.get(number, 0.0)) > 0
     ]
     unowned.sort(key=lambda row: -(row["share"] or 0.0))
-    attributed = float(backward.drop(list(UNOWNED), errors="ignore").sum())
     is_little = owned / timed.wall_s >= 1 - _LITTLE
     facts.update(
         {
             "step_s": timed.per_step(timed.wall_s),
-            "rows_s": timed.per_step(float(both.sum())),
+            "rows_s": timed.per_step(fsum(both.values())),
             "owned_s": timed.per_step(owned),
             "owned_share": owned / timed.wall_s,
             "calibrated_owned_s": timed.calibrated(owned, clean_s),
-            "backward_s": timed.per_step(float(backward.sum())),
-            "backward_attributed_share": ratio(attributed, max(0.0, float(backward.sum()))),
-            "negative_rows": int((own < -_ROUNDING_S).any(axis=1).sum()),
+            "backward_s": timed.per_step(fsum(backward.values())),
+            "backward_attributed_share": ratio(attributed, max(0.0, fsum(backward.values()))),
+            "negative_rows": sum(min(times) < -_ROUNDING_S for times in own.values()),
             "unowned": unowned,
             "reason": None if is_little else _why_unowned(unowned, own, timed),
         }
@@ -195,11 +199,11 @@ _WHY_UNOWNED = {
 }
 
 
-def _why_unowned(unowned: Sequence[UnownedRow], own: pd.DataFrame, timed: Selection) -> str | None:
+def _why_unowned(unowned: Sequence[UnownedRow], own: Iterable[int], timed: Selection) -> str | None:
     """Say why much of the step has no owner, where that can be told."""
     if timed.mode == "whole":
         return "the script was measured whole: its start-up and its end belong to no model"
-    if not any(number > 0 for number in own.index):
+    if not any(number > 0 for number in own):
         return (
             "no torch.nn.Module was called in these steps: the work of functions stands at "
             f"{STEP_PARTS[OUTSIDE]}, and by name in the operators, lines and Python functions"

@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple, cast
 
-import pandas as pd
-
 from profstack.stats.processes import student_quantile
-from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, records
+from profstack.storage.reader import Recorded, Row, Selection, flags_of, known, known_total, ratio
 from profstack.storage.schema.nsys_rows import NsysModuleRow, NsysRangeRow, NsysStepRow
 from profstack.storage.schema.recorded import RECORDED_OF_NSYS
 from profstack.storage.schema.report import REPORT_OF_NSYS, NsysFacts, NsysTables, ReportWarning
@@ -86,7 +84,7 @@ def nsys_facts(recorded: Recorded, torch: Selection | None) -> NsysFacts | None:
     fact = nsys_fact(recorded)
     if fact is None:
         return None
-    steps = cast("list[NsysStepRow]", records(recorded.frames["nsys_steps"]))
+    steps = cast("list[NsysStepRow]", recorded.table("nsys_steps"))
     return {
         **fact,
         "step_ratio": _step_ratio(recorded, _of_main(steps, fact), torch),
@@ -104,16 +102,16 @@ def nsys_tables(
     fact = nsys_facts(recorded, torch)
     if fact is None:
         return cast("NsysTables", {name: [] for name in REPORT_OF_NSYS})
-    processes = records(recorded.frames["nsys_processes"])
+    processes = recorded.table("nsys_processes")
     # Of an older import there is one process.
     steps_of = {row["process"]: int(row["steps"]) for row in processes}
     read = {
         name: [
             _per_step(name, row, steps_of.get(row["process"], int(fact["steps"])) or 1, fact)
-            for row in records(recorded.frames[name])
+            for row in recorded.table(name)
         ]
         for name in REPORT_OF_NSYS
-        if name in recorded.frames
+        if name in RECORDED_OF_NSYS
     }
     for name, (share, column, keys) in _SHARES.items():
         totals = Counter[tuple[Any, ...]]()
@@ -155,12 +153,9 @@ def nsys_warnings(
     return warnings
 
 
-def _per_step(name: str, row: dict[str, Any], steps: int, fact: NsysFacts) -> dict[str, Any]:
+def _per_step(name: str, recorded: Row, steps: int, fact: NsysFacts) -> dict[str, Any]:
     """Turn a recorded row into one of the report."""
-    for column in RECORDED_OF_NSYS[name].columns:
-        # A column with missing cells has been read as fractions.
-        if column.type == "INTEGER" and isinstance(row[column.name], float):
-            row[column.name] = int(row[column.name])
+    row = dict(recorded)
     if row["process"] is None:
         row["process"] = fact["process"]
     if name == "nsys_kernels":
@@ -201,9 +196,8 @@ def _step_ratio(
     Of medians: the last step of a layer's slice lasts until a device is done.
     """
     took = [row["wall_s"] for row in steps if row["wall_s"]]
-    if torch is None or not took:
-        return None
-    return ratio(median(took), nullable(recorded.steps_of(torch.slices)["wall_s"].median()))
+    traced = [] if torch is None else known(recorded.steps_of(torch.slices), "wall_s")
+    return ratio(median(took), median(traced)) if took and traced else None
 
 
 def _why_not_compared(
@@ -219,16 +213,14 @@ def _why_not_compared(
     if fact.get("step_range") is not None:
         return f"the capture's steps are its ranges {fact['step_range']}, not the recording's steps"
     numbers = {row["step"] for row in _of_main(steps, fact)}
-    every = recorded.frames["steps"]
-    captured = every[every["step"].isin(numbers)]
-    captured = captured if len(captured) else recorded.steps
+    captured = [row for row in recorded.table("steps") if row["step"] in numbers] or recorded.steps
     traced = recorded.steps_of(torch.slices)
     if torch.mixed:
         return "every slice of the torch layer holds evaluation"
-    evaluated = int(captured["flags"].str.contains(r"\beval\b").sum())
+    evaluated = sum("eval" in flags_of(row) for row in captured)
     if evaluated:
         return f"{evaluated} of the capture's {len(captured)} steps hold evaluation"
-    kinds = [_kind_of(some) for some in (captured, traced) if len(some)]
+    kinds = [_kind_of(some) for some in (captured, traced) if some]
     if None in kinds:
         return "the steps have different shapes"
     if len(set(kinds)) > 1:
@@ -236,9 +228,9 @@ def _why_not_compared(
     return None
 
 
-def _kind_of(steps: pd.DataFrame) -> tuple[object, object] | None:
+def _kind_of(steps: Sequence[Row]) -> tuple[object, object] | None:
     """Return the shape and phase that nearly all steps have; None where there is no such."""
-    kinds = zip(steps["shape"].fillna(""), steps["phase"].fillna(""), strict=True)
+    kinds = ((row["shape"] or "", row["phase"] or "") for row in steps)
     ((kind, count),) = Counter(kinds).most_common(1)
     return kind if count >= (1 - OTHER_SHAPES) * len(steps) else None
 
@@ -278,7 +270,7 @@ class _Compared:
         walls: list[float] = []
         self._by_slice: dict[str, dict[str, list[float]]] = {}
         if torch is not None:
-            walls = recorded.steps_of(torch.slices)["wall_s"].dropna().tolist()
+            walls = known(recorded.steps_of(torch.slices), "wall_s")
             self._by_slice = _module_slices(recorded, torch)
         self.torch_share = _relative_reach(walls)
 
@@ -298,13 +290,11 @@ class _Compared:
 
 def _module_slices(recorded: Recorded, torch: Selection) -> dict[str, dict[str, list[float]]]:
     """Return the times of each module per step, by path and column, one of each slice."""
-    frame = recorded.frames["module_times"]
-    frame = frame[frame["slice"].isin(torch.slices)]
-    slices = recorded.slices.set_index("slice")["steps"]
+    slices = {row["slice"]: row["steps"] for row in recorded.slices}
     found: dict[str, dict[str, list[float]]] = {}
     columns = ("forward_s", "forward_device_s")
-    for row in records(frame[["slice", "module_id", *columns]]):
-        path, steps = recorded.module_path(row["module_id"]), int(slices[row["slice"]])
+    for row in recorded.rows("module_times", torch):
+        path, steps = recorded.module_path(row["module_id"]), slices[row["slice"]]
         if path is not None and steps:
             times = found.setdefault(path, {name: [] for name in columns})
             for name in columns:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-import pandas as pd
-
 from profstack.analysis.flops import Counted
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, nullable, ratio, records, whole
+from profstack.storage.reader import (
+    NO_SLICES,
+    Recorded,
+    Row,
+    Selection,
+    added,
+    grouped,
+    in_order,
+    known,
+    ratio,
+)
 from profstack.storage.schema import rows as schema
 from profstack.storage.schema.report import LaunchMeans, table_rows
 from profstack.storage.untrusted import parsed
@@ -26,17 +34,17 @@ def operators(
     `shaped` is a counter that knows operators, but not their shapes: if an operator ran with
     several in one module, the count follows from the shapes of a matrix product, else it is null.
     """
-    frame = recorded.rows("operators", timed)
+    found = recorded.rows("operators", timed)
     keys = ["name", "shapes", "module_id"]
     columns = ("calls", "self_s", "total_s", "device_s", "moved_bytes")
     # A sum over calls of which some have no figure is unknown.
-    lacking = frame[frame["moved_bytes"].isna()]
-    unknown = {tuple(map(nullable, key)) for key in lacking[keys].itertuples(index=False)}
-    rows = list(recorded.step_rows(frame, timed, keys, columns, largest="self_s", clean_s=clean_s))
+    lacking = (row for row in found if row["moved_bytes"] is None)
+    unknown = {(row["name"], row["shapes"], row["module_id"]) for row in lacking}
+    rows = list(recorded.step_rows(found, timed, keys, columns, largest="self_s", clean_s=clean_s))
     variants = Counter((row["name"], row["module_id"]) for row in rows)
     for row in rows:
         name, shapes, number = (row[key] for key in keys)
-        row["flop"] = shaped.by_place.get((name, whole(number))) if shaped is not None else None
+        row["flop"] = shaped.by_place.get((name, number)) if shaped is not None else None
         if row["flop"] is not None and variants[name, number] > 1:
             row["flop"] = _product_flop(name, shapes, row["calls"])
         if (name, shapes, number) in unknown:
@@ -66,9 +74,9 @@ def _product_flop(name: str, shapes: str | None, calls: float | None) -> float |
 def kernels(recorded: Recorded, timed: Selection | None) -> list[schema.KernelRow]:
     """Rows of `kernels`, the longest device time first."""
     keys = ["name", "device", "stream", "module_id", "operator"]
-    frame = recorded.rows("kernels", timed)
-    found = recorded.step_rows(frame, timed, keys, ("calls", "device_s"), largest="device_s")
-    return table_rows("kernels", found)
+    found = recorded.rows("kernels", timed)
+    rows = recorded.step_rows(found, timed, keys, ("calls", "device_s"), largest="device_s")
+    return table_rows("kernels", rows)
 
 
 # --- Launches, and times in which a device had nothing to do --------------------------------------
@@ -86,25 +94,30 @@ _LAUNCHES = {
 
 def launches(recorded: Recorded, timed: Selection | None) -> list[schema.LaunchRow]:
     """Rows of `launches`: the first steps of the torch layer's slices, per device."""
-    frame = recorded.rows("launches", timed).sort_values(["slice", "step", "device"], kind="stable")
-    first = recorded.slices.set_index("slice")["first_step"]
-    frame = frame.assign(step=frame["slice"].map(first) + frame["step"]).rename(columns=_LAUNCHES)
-    rows = records(frame.head(MOST_STEPS))
-    for row in rows:
-        row["operator_s"] = ratio(row["operators_s"], row["operators"])
-        row["launch_s"] = ratio(row["launches_total_s"], row["launches"])
-        row.update({name: whole(row[name]) for name in ("step", "kernels", "launches")})
+    found = in_order(recorded.rows("launches", timed), "slice", "step", "device")
+    first = {row["slice"]: row["first_step"] for row in recorded.slices}
+    rows = (
+        {
+            **row,
+            **{new: row[name] for name, new in _LAUNCHES.items()},
+            "step": first[row["slice"]] + row["step"],
+            "operator_s": ratio(row["operators_s"], row["operators"]),
+            "launch_s": ratio(row["launches_s"], row["launches"]),
+        }
+        for row in found[:MOST_STEPS]
+    )
     return table_rows("launches", rows)
 
 
 def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
     """Return means per step over all steps of the torch layer; of kernels over all devices."""
-    frame = recorded.rows("launches", timed)
+    rows = recorded.rows("launches", timed)
     # The host's figures are the same in the rows of all devices.
-    host = frame.drop_duplicates(["slice", "step"])
-    device = frame[["kernels", "launches", "launches_s"]].sum(min_count=1)
-    kernels, began, launches_s = (nullable(device[name]) for name in device.index)
-    count, operators = len(host), float(host["operators"].sum())
+    host = [own[0] for own in grouped(rows, "slice", "step").values()]
+    kernels, began, launches_s = (
+        added(row[name] for row in rows) for name in ("kernels", "launches", "launches_s")
+    )
+    count, operators = len(host), added(known(host, "operators")) or 0.0
     reason = None
     if not count:
         reason = "the torch layer has no slice with whole steps"
@@ -113,8 +126,8 @@ def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
     return {
         "steps": count,
         "operators": ratio(operators, count),
-        "outermost_operators": ratio(float(host["outermost"].sum()), count),
-        "operator_s": ratio(float(host["operators_s"].sum()), operators),
+        "outermost_operators": ratio(sum(known(host, "outermost")), count),
+        "operator_s": ratio(added(known(host, "operators_s")), operators),
         "kernels": ratio(kernels, count),
         "launches": ratio(began, count),
         "launches_total_s": ratio(launches_s, count),
@@ -125,24 +138,25 @@ def launch_means(recorded: Recorded, timed: Selection | None) -> LaunchMeans:
 
 def gaps(recorded: Recorded, timed: Selection | None) -> list[schema.GapRow]:
     """Rows of `gaps`, the longest time first; counts and totals per step."""
-    frame = recorded.rows("gaps", timed)
-    rows = list(recorded.step_rows(frame, timed, ["device", "cause"], ("count", "total_s")))
+    found = recorded.rows("gaps", timed)
+    alike = grouped(found, "device", "cause")
+    rows = list(recorded.step_rows(found, timed, ["device", "cause"], ("count", "total_s")))
     for row in rows:
-        some = frame[(frame["device"] == row["device"]) & (frame["cause"] == row["cause"])]
-        longest = some.loc[some["longest_s"].idxmax()]
-        row["longest_s"] = float(longest["longest_s"])
+        longest = max(alike[row["device"], row["cause"]], key=lambda gap: gap["longest_s"] or 0.0)
+        row["longest_s"] = longest["longest_s"]
         row["after"], row["before"] = (_place(recorded, longest, at) for at in ("after", "before"))
     return table_rows("gaps", sorted(rows, key=lambda row: -(row["total_s"] or 0.0)))
 
 
 def collectives(recorded: Recorded, timed: Selection | None) -> list[schema.CollectiveRow]:
     """Rows of `collectives`, the longest time first; what other ranks tell is null."""
-    frame = recorded.rows("collectives", timed)
-    frame = frame.assign(calls=1, wall_s=frame["ended_s"] - frame["started_s"])
+    found = [
+        {**row, "calls": 1, "wall_s": row["ended_s"] - row["started_s"]}
+        for row in recorded.rows("collectives", timed)
+    ]
     columns = ("calls", "wall_s", "hidden_s")
-    rows = list(recorded.step_rows(frame, timed, ["name", "bytes"], columns, largest="wall_s"))
+    rows = list(recorded.step_rows(found, timed, ["name", "bytes"], columns, largest="wall_s"))
     for row in rows:
-        row["bytes"] = whole(row["bytes"])
         row.update(dict.fromkeys(_OF_SEVERAL))
     return table_rows("collectives", rows)
 
@@ -151,9 +165,9 @@ def collectives(recorded: Recorded, timed: Selection | None) -> list[schema.Coll
 _OF_SEVERAL = ("skew_s", "transfer_s", "bytes_per_s", "last_rank", "last_share")
 
 
-def _place(recorded: Recorded, gap: pd.Series[Any], side: str) -> str | None:
+def _place(recorded: Recorded, gap: Row, side: str) -> str | None:
     """Return the operator on one side of a gap, and the module that called it, in words."""
-    operator = nullable(gap[f"{side}_operator"])
+    operator: str | None = gap[f"{side}_operator"]
     path = recorded.module_path(gap[f"{side}_module_id"])
     return f"{operator} in {path}" if operator is not None and path is not None else operator
 
@@ -214,29 +228,32 @@ def _timed(recorded: Recorded, folded: Mapping[str, str]) -> dict[Key, dict[str,
 
     They are of the clean slices, or of the others for a region that no clean one entered.
     """
-    slices = recorded.slices
     # Regions are not recorded before the step rule is known.
-    slices = slices[(slices["kind"] != "startup") & (slices["mode"] != "discovery")]
-    clean = slices["kind"] == "clean"
-    found, parts = {}, {schema.OTHER_SLICES: slices[~clean], schema.CLEAN_SLICES: slices[clean]}
-    for words, chosen in parts.items():
+    slices = [
+        row for row in recorded.slices if row["kind"] != "startup" and row["mode"] != "discovery"
+    ]
+    found = {}
+    for words in (schema.OTHER_SLICES, schema.CLEAN_SLICES):
+        is_clean = words == schema.CLEAN_SLICES
+        chosen = [row for row in slices if (row["kind"] == "clean") == is_clean]
         # Two layers that shared a slice have its steps once.
-        steps = int(chosen.drop_duplicates("first_step")["steps"].sum())
-        selection = Selection(chosen["slice"].tolist(), None, steps, 0.0)
-        frame = _by_path(recorded, "region_times", selection, folded)
-        threads = {key: _threads(some) for key, some in frame.groupby(_KEYS)}
-        for row in recorded.step_rows(frame, selection, _KEYS, ("calls", "wall_s")):
+        each = [own[0] for own in grouped(chosen, "first_step").values()]
+        numbers = [row["slice"] for row in chosen]
+        selection = Selection(numbers, None, sum(known(each, "steps")), 0.0)
+        rows = _by_path(recorded, "region_times", selection, folded)
+        threads = {key: _threads(some) for key, some in grouped(rows, *_KEYS).items()}
+        for row in recorded.step_rows(rows, selection, _KEYS, ("calls", "wall_s")):
             key = row["source"], row["path"]
             found[key] = {**row, "threads": threads[key], "measured_in": words}
     return found
 
 
-def _threads(rows: pd.DataFrame) -> str | None:
+def _threads(rows: Sequence[Row]) -> str | None:
     """Name the thread that makes the steps, and how many others at most in one slice."""
-    if rows["threads"].isna().any():
+    if any(row["threads"] is None for row in rows):
         return None
-    others = int((rows["threads"] - rows["on_steps_thread"]).max())
-    words = [_STEPS_OWN] if rows["on_steps_thread"].any() else []
+    others = max(row["threads"] - (row["on_steps_thread"] or 0) for row in rows)
+    words = [_STEPS_OWN] if any(row["on_steps_thread"] for row in rows) else []
     if others:
         words.append("1 other" if others == 1 else f"{others} others")
     return " and ".join(words)
@@ -244,13 +261,12 @@ def _threads(rows: pd.DataFrame) -> str | None:
 
 def _by_path(
     recorded: Recorded, table: str, chosen: Selection, folded: Mapping[str, str]
-) -> pd.DataFrame:
+) -> list[Row]:
     """Return the rows of a table in the chosen slices, under the folded paths."""
-    rows = recorded.rows(table, chosen)
-    named: pd.DataFrame = rows.assign(
-        path=rows["path"].map(folded), source=rows["source"].fillna(OWN_REGION)
-    )
-    return named
+    return [
+        {**row, "path": folded[row["path"]], "source": row["source"] or OWN_REGION}
+        for row in recorded.rows(table, chosen)
+    ]
 
 
 def _folded(recorded: Recorded) -> dict[str, str]:
@@ -259,9 +275,7 @@ def _folded(recorded: Recorded) -> dict[str, str]:
     `step 17` is one of many; `layer 3` is one of twelve, and keeps its name.
     """
     paths = {
-        str(path)
-        for name in ("region_times", "region_work")
-        for path in recorded.frames[name]["path"]
+        row["path"] for name in ("region_times", "region_work") for row in recorded.table(name)
     }
     alike: dict[str, set[str]] = {}
     for path in paths:
@@ -280,8 +294,8 @@ _KINDS = ("step", "forward", "backward", "optimizer", "module", "region")
 
 def ranges(recorded: Recorded, selection: Selection | None) -> list[schema.RangeRow]:
     """Rows of `ranges`: those emitted most first, kind by kind."""
-    frame = recorded.rows("ranges", selection)
-    found = recorded.step_rows(frame, selection, ["kind", "name"], ("calls", "emit_s"))
+    emitted = recorded.rows("ranges", selection)
+    found = recorded.step_rows(emitted, selection, ["kind", "name"], ("calls", "emit_s"))
     rows: list[schema.RangeRow] = table_rows("ranges", found)
     places = {kind: place for place, kind in enumerate(_KINDS)}
     return sorted(rows, key=lambda row: (places.get(row["kind"], 9), -(row["calls"] or 0.0)))

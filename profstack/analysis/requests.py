@@ -6,13 +6,13 @@ of steps that no layer watched, from the end of the warm-up on.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from statistics import fmean, median
 
 import numpy as np
-import pandas as pd
 
 from profstack.analysis.clean_steps import UNOBSERVED, Clean, timed_steps
-from profstack.storage.reader import Recorded, nullable
+from profstack.storage.reader import Recorded, Row, grouped, known
 from profstack.storage.schema.report import Requests, RequestsByLength, Tokens
 
 # Fewer have no percentile worth the name.
@@ -26,15 +26,15 @@ def requests(recorded: Recorded, clean: Clean) -> Requests | None:
     steps = _unwatched(recorded, clean)
     if recorded.phase in (None, "train") or recorded.rule == "whole" or len(steps) < _FEWEST:
         return None
-    times = steps["wall_s"].astype(float)
+    times = known(steps, "wall_s")
     p50, p90, p99 = np.quantile(times, [0.5, 0.9, 0.99], method="higher").tolist()
     return {
         "count": len(times),
-        "mean_s": float(times.mean()),
+        "mean_s": fmean(times),
         "p50_s": p50,
         "p90_s": p90,
         "p99_s": p99,
-        "max_s": float(times.max()),
+        "max_s": max(times),
         "by_length": _by_length(steps, _generations(recorded, steps)),
     }
 
@@ -42,57 +42,59 @@ def requests(recorded: Recorded, clean: Clean) -> Requests | None:
 def tokens(recorded: Recorded, clean: Clean) -> Tokens | None:
     """Return the figures of generated text; None where no call of `generate` was seen."""
     made = _generations(recorded, _unwatched(recorded, clean))
-    made = made[made["new_tokens"].notna()]
-    if not len(made):
+    made = [row for row in made if row["new_tokens"] is not None]
+    if not made:
         return None
-    wall_s, sequences = made["wall_s"].astype(float), made["sequences"].astype(float)
-    prompts, added = made["prompt_tokens"].astype(float), made["new_tokens"].astype(float)
-    first = made["first_token_s"].astype(float)
+    first = known(made, "first_token_s")
     # Of each later token: the rest of a call over the tokens that came in it.
-    later = ((wall_s - first) / (added - 1))[added > 1].dropna()
+    later = [
+        (row["wall_s"] - row["first_token_s"]) / (row["new_tokens"] - 1)
+        for row in made
+        if row["first_token_s"] is not None and row["new_tokens"] > 1
+    ]
+    tokens_made = sum((row["sequences"] or 0) * row["new_tokens"] for row in made)
     return {
         "generations": len(made),
-        "sequences": float(sequences.median()),
-        "prompt_tokens": nullable(prompts.median()),
-        "new_tokens": float(added.median()),
-        "new_tokens_per_s": float((sequences * added).sum() / wall_s.sum()),
-        "first_token_p50_s": nullable(first.median()),
-        "first_token_p90_s": nullable(first.quantile(0.9)),
-        "later_token_s": nullable(later.median()),
-        "cached": _agreed(made["cached"]),
-        "can_end": _agreed(made["can_end"]),
+        "sequences": float(median(known(made, "sequences"))),
+        "prompt_tokens": _median(known(made, "prompt_tokens")),
+        "new_tokens": float(median(known(made, "new_tokens"))),
+        "new_tokens_per_s": tokens_made / sum(known(made, "wall_s")),
+        "first_token_p50_s": _median(first),
+        "first_token_p90_s": float(np.quantile(first, 0.9)) if first else None,
+        "later_token_s": _median(later),
+        "cached": _agreed(known(made, "cached")),
+        "can_end": _agreed(known(made, "can_end")),
     }
 
 
-def _agreed(column: pd.Series[Any]) -> bool | None:
+def _median(values: Sequence[float]) -> float | None:
+    return float(median(values)) if values else None
+
+
+def _agreed(values: Sequence[int]) -> bool | None:
     """Return what all calls have that say it; None where they differ."""
-    values = column.dropna().unique().tolist()
-    return bool(values[0]) if len(values) == 1 else None
+    return bool(values[0]) if len(set(values)) == 1 else None
 
 
-def _unwatched(recorded: Recorded, clean: Clean) -> pd.DataFrame:
-    steps = timed_steps(recorded.steps)
-    is_warm = steps["step"] >= clean.warm_from
-    chosen: pd.DataFrame = steps[steps["kind"].isin(UNOBSERVED) & is_warm]
-    return chosen
+def _unwatched(recorded: Recorded, clean: Clean) -> list[Row]:
+    timed = timed_steps(recorded.steps)
+    return [row for row in timed if row["kind"] in UNOBSERVED and row["step"] >= clean.warm_from]
 
 
-def _generations(recorded: Recorded, steps: pd.DataFrame) -> pd.DataFrame:
+def _generations(recorded: Recorded, steps: Sequence[Row]) -> list[Row]:
     """Return the calls of `generate` in these steps."""
-    made = recorded.frames["generations"]
-    chosen: pd.DataFrame = made[made["step"].isin(set(steps["step"]))]
-    return chosen
+    numbers = {row["step"] for row in steps}
+    return [row for row in recorded.table("generations") if row["step"] in numbers]
 
 
-def _by_length(steps: pd.DataFrame, made: pd.DataFrame) -> list[RequestsByLength]:
+def _by_length(steps: Sequence[Row], made: Sequence[Row]) -> list[RequestsByLength]:
     """Return the requests by the length of what they were given: the prompt, else the shape."""
-    prompts = made.dropna(subset=["prompt_tokens"]).set_index("step")["prompt_tokens"]
-    lengths = steps["step"].map(prompts[~prompts.index.duplicated()])
-    words = lengths.map(lambda each: f"{each:.0f} tokens", na_action="ignore")
-    words = words.where(lengths.notna(), steps["shape"])
-    groups = steps["wall_s"].astype(float).groupby(words).agg(["count", "median"])
-    largest = groups.sort_values("count", ascending=False, kind="stable").head(_MOST_LENGTHS)
+    prompted = (row for row in reversed(made) if row["prompt_tokens"] is not None)
+    words = {row["step"]: f"{row['prompt_tokens']} tokens" for row in prompted}
+    given = ({**row, "length": words.get(row["step"], row["shape"])} for row in steps)
+    groups = sorted(grouped((row for row in given if row["length"] is not None), "length").items())
+    largest = sorted(groups, key=lambda group: -len(group[1]))[:_MOST_LENGTHS]
     return [
-        {"length": str(length), "count": int(count), "p50_s": float(median)}
-        for length, count, median in largest.itertuples()
+        {"length": length, "count": len(rows), "p50_s": median(known(rows, "wall_s"))}
+        for (length,), rows in largest
     ]

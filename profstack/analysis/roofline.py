@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple, cast
 from profstack.analysis.flops import BACKWARD, FORWARD, OTHER_TOOLS, Counted
 from profstack.errors import RecordingError
 from profstack.storage.folder import PEAKS
-from profstack.storage.reader import NO_SLICES, Recorded, Selection, known_sum, whole
+from profstack.storage.reader import NO_SLICES, Recorded, Selection, known, known_sum
 from profstack.storage.schema.report import Bounds, Peaks, Roofline, RooflinePoint, Utilization
 from profstack.storage.schema.rows import ModuleRow
 from profstack.storage.untrusted import read_json
@@ -224,15 +224,17 @@ def _moved_rows(
     recorded: Recorded, timed: Selection, shaped: Counted | None, roofs: Roofs
 ) -> list[MovedRow]:
     """Return the rows of the slices; `dtype` is the type that an operator computes in."""
-    frame = recorded.rows("moved_bytes", timed)
-    frame = frame.assign(unknown=frame["moved_bytes"].isna())
-    time = "device_s" if frame["device_s"].notna().any() else "total_s"
+    found = [
+        {**row, "unknown": row["moved_bytes"] is None}
+        for row in recorded.rows("moved_bytes", timed)
+    ]
+    time = "device_s" if known(found, "device_s") else "total_s"
     counts = shaped.by_place if shaped is not None else {}
     environment = recorded.facts.get("environment", {})
     rows = []
     keys = ("operator", "module_id", "backward", "dtype", "unknown")
-    for row in recorded.step_rows(frame, timed, keys, (time, "moved_bytes")):
-        operator, module, dtype = row["operator"], whole(row["module_id"]), row["dtype"]
+    for row in recorded.step_rows(found, timed, keys, (time, "moved_bytes")):
+        operator, module, dtype = row["operator"], row["module_id"], row["dtype"]
         is_counted = bool(counts.get((operator, module)))
         if dtype == "float32" and is_counted and "tf32" in roofs.flop_per_s:
             # As the script chose; torch's default is TF32 for convolutions only.
@@ -396,7 +398,7 @@ def _operator_points(
     works: dict[tuple[str, int | None], Work] = defaultdict(Work)
     for row in rows:
         works[row.operator, row.module].add(row)
-    on_device = bool(recorded.rows("moved_bytes", timed)["device_s"].notna().any())
+    on_device = bool(known(recorded.rows("moved_bytes", timed), "device_s"))
     points = []
     for place, work in sorted(works.items(), key=lambda item: -item[1].total_s):
         if not work.moved_bytes and not work.opaque_s:

@@ -10,19 +10,19 @@ owner's, so that the parts always add up to the run.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypedDict, get_args
-
-import numpy as np
+from statistics import fmean
+from typing import TypedDict, get_args
 
 from profstack.analysis.clean_steps import PAUSE, Clean
 from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, nullable
+from profstack.storage.reader import Recorded, Row, in_order, known
 from profstack.storage.schema.report import RunFunction, RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT
 from profstack.units import add_up
@@ -182,9 +182,8 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
     if "origin_clock_s" not in recorded.facts or "begun_clock_s" not in recorded.run:
         return [], "the recording does not say when the measured process began"
     seen = watched(recorded)
-    frames = recorded.frames["watch_frames"]
-    texts = frames[frames["source"].notna()][["file", "line", "source"]]
-    sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
+    columns = recorded.columns("watch_frames", "file", "line", "source")
+    sources = {(file, line): text for file, line, text in zip(*columns, strict=True) if text}
     made = _Run(recorded, clean, duration_s, _Stacks(seen, sources))
     made.divide()
     parts = made.division
@@ -225,18 +224,23 @@ class _Run:
         self._arming: Span = facts.get("arming") or (0.0, 0.0)
         self._finishing: Span = facts["finishing"]
         self._in_process = bool(recorded.run.get("in_process"))
-        slices = recorded.frames["slices"]
         # A second run, which filled layers, has times of its own.
-        own = slices[(slices["mode"] != "whole") & (slices["steps"] > 0)]
-        own = own.drop_duplicates("started_s").sort_values("started_s")
-        self._slices = own[own["started_s"].notna() & own["wall_s"].notna()]
-        self._steps = recorded.frames["steps"]
-        self._timed: dict[int, list[dict[Hashable, Any]]] = defaultdict(list)
-        for step in self._steps[self._steps["wall_s"] > 0].to_dict("records"):
-            self._timed[step["slice"]].append(step)
-        compiled = recorded.frames["compilations"]
-        known = compiled[compiled["t_s"].notna() & compiled["wall_s"].notna()]
-        self._compiled = _union(zip(known["t_s"], known["t_s"] + known["wall_s"], strict=True))
+        own: dict[float, Row] = {}
+        for row in recorded.table("slices"):
+            if row["mode"] != "whole" and row["steps"] and row["started_s"] is not None:
+                own.setdefault(row["started_s"], row)
+        timed = (row for row in own.values() if row["wall_s"] is not None)
+        self._slices = in_order(timed, "started_s")
+        self._steps = recorded.table("steps")
+        self._timed: dict[int, list[Row]] = defaultdict(list)
+        for step in self._steps:
+            if (step["wall_s"] or 0.0) > 0:
+                self._timed[step["slice"]].append(step)
+        self._compiled = _union(
+            (row["t_s"], row["t_s"] + row["wall_s"])
+            for row in recorded.table("compilations")
+            if row["t_s"] is not None and row["wall_s"] is not None
+        )
 
     def divide(self) -> None:
         """Give every second its owner."""
@@ -251,11 +255,11 @@ class _Run:
             for plan, seconds in recorded.plan_times.items()
             if plan != recorded.plan and "site" in recorded.loop_facts(plan)
         }
-        for row in self._slices.to_dict("records"):
+        for row in self._slices:
             begin = max(row["started_s"], last)
             end = max(row["started_s"] + row["wall_s"], begin)
             # While observers are switched the script stands still. Between loops it does not.
-            switch_s = min(nullable(row["switch_s"]) or 0.0, begin - last)
+            switch_s = min(row["switch_s"] or 0.0, begin - last)
             self.division.add(PROFSTACK, switch_s)
             self._between(last, begin - switch_s, OTHER if last else SETUP)
             last = end
@@ -272,7 +276,7 @@ class _Run:
                 self.division.add_sampled(self._stacks, samples, end - begin, STEPS)
             elif row["plan"] in self._other_loops:
                 # Its steps have another time than the clean ones.
-                is_observed = isinstance(row["layer"], str)
+                is_observed = row["layer"] is not None
                 own_s = row["steps"] * self._other_loops[row["plan"]]
                 own_s = min(own_s, end - begin) if is_observed else end - begin
                 self.division.add(STEPS, own_s)
@@ -306,7 +310,7 @@ class _Run:
         self._stacks.around = frozenset(name for name in weights if weights[name] > most)
 
     def _within(self, begin: float, end: float) -> list[Sample]:
-        first, after = np.searchsorted(self._times, [begin, end], side="right").tolist()
+        first, after = (bisect_right(self._times, moment) for moment in (begin, end))
         return self._samples[first:after]
 
     def _between(self, begin: float, end: float, usual: RunPartName) -> None:
@@ -327,16 +331,16 @@ class _Run:
             return None
         return EVALUATION if phase == "eval" else OTHER
 
-    def _divide_slice(self, row: Mapping[Hashable, Any], begin: float, end: float) -> None:
+    def _divide_slice(self, row: Row, begin: float, end: float) -> None:
         """Divide a slice by the times of its steps, against the mean of the clean ones."""
         division, clean = self.division, self._clean.steps
-        is_observed = isinstance(row["layer"], str)
+        is_observed = row["layer"] is not None
         compiling_s = _overlap(self._compiled, begin, end)
         division.add(FIRST, compiling_s)
         left_s = end - begin - compiling_s
         steps = self._timed.get(row["slice"], [])
-        if len(clean) and steps:
-            mean_s = float(clean["wall_s"].mean())
+        if clean and steps:
+            mean_s = fmean(known(clean, "wall_s"))
             ordinary_s, count = 0.0, 0
             for step in steps:
                 began, took_s = step["started_s"], step["wall_s"]
@@ -382,7 +386,10 @@ class _Run:
     @cached_property
     def _firsts(self) -> frozenset[int]:
         """The first step of each plan."""
-        return frozenset(self._steps.groupby("plan")["step"].min().tolist())
+        firsts: dict[int, int] = {}
+        for row in self._steps:
+            firsts[row["plan"]] = min(row["step"], firsts.get(row["plan"], row["step"]))
+        return frozenset(firsts.values())
 
     @cached_property
     def _wait_share(self) -> float:
@@ -391,15 +398,15 @@ class _Run:
         Not all that a step waits before its first work is for the loader: by torch's own ranges in
         its slices, where the steps are slower, if at all, and the loader's time is not.
         """
-        work = self._recorded.frames["region_work"]
-        loading = work[work["path"].astype(str).str.startswith("enumerate(DataLoader)")]
-        known = self._clean.steps[self._clean.steps["wait_s"].notna()]
-        if not len(loading) or not len(known):
+        work = self._recorded.table("region_work")
+        loading = [row for row in work if str(row["path"]).startswith("enumerate(DataLoader)")]
+        waiting = [row for row in self._clean.steps if row["wait_s"] is not None]
+        if not loading or not waiting:
             return 0.0
-        slices = self._recorded.frames["slices"]
-        steps = slices.loc[slices["slice"].isin(loading["slice"].unique()), "steps"].sum()
-        in_loader_s = float(loading["wall_s"].sum()) / float(steps)
-        wait_s, step_s = float(known["wait_s"].mean()), float(known["wall_s"].mean())
+        numbers = {row["slice"] for row in loading}
+        slices = (row for row in self._recorded.table("slices") if row["slice"] in numbers)
+        in_loader_s: float = sum(known(loading, "wall_s")) / sum(known(slices, "steps"))
+        wait_s, step_s = (fmean(known(waiting, name)) for name in ("wait_s", "wall_s"))
         return min(in_loader_s, wait_s) / step_s
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import cast
 
-import pandas as pd
-
 from profstack.analysis.clean_steps import Clean
-from profstack.storage.reader import Recorded, Selection, known_total, nullable, ratio, whole
+from profstack.storage.reader import (
+    Recorded,
+    Row,
+    Selection,
+    added,
+    grouped,
+    known,
+    known_sum,
+    known_total,
+    ratio,
+    whole,
+)
 from profstack.storage.schema.report import Processes, table_rows
 from profstack.storage.schema.rows import ThreadRow
 from profstack.storage.vocabulary import (
@@ -27,7 +39,7 @@ READINGS = "thread_readings"
 # Rows of the table; the smallest beyond them are one row.
 MOST_ROWS = 60
 REST = "(more threads)"
-_NO_PROCESS = -1
+_NUMBER = re.compile(r"\d+")
 
 # Which layers see what threads do; of the steps' own thread it is all of them.
 _SEEN_BY: dict[str, tuple[str, ...]] = {
@@ -63,41 +75,39 @@ _ENDED = "it ended within the slices: known by the difference of totals, not by 
 
 def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
     """Rows of `threads`, the largest CPU time first; of the clean slices alone."""
-    frame, chosen = _of_clean(recorded, clean)
+    readings, chosen = _of_clean(recorded, clean)
     if chosen is None:
         return []
-    layers = recorded.frames["layers"]
-    seen = layers.loc[layers["status"].isin(WITH_DATA), "name"].tolist()
-    # Threads that ended have no process, and a missing value is no key.
-    frame = frame.assign(name=_folded(frame), process=frame["process"].fillna(_NO_PROCESS))
-    frame["unknown"] = frame["cpu_s"].isna()
-    keys = ["kind", "name", "process"]
-    by_slice = frame.groupby([*keys, "slice"])["threads"].sum(min_count=1)
-    grouped = frame.groupby(keys)
-    sums = grouped[["cpu_s", "delay_s"]].sum(min_count=1)
-    sums["threads"] = by_slice.groupby(level=keys).max()
+    seen = [row["name"] for row in recorded.table("layers") if row["status"] in WITH_DATA]
+    names = _folded(readings)
+    groups = grouped(
+        [{**row, "name": names[row["name"] or ""]} for row in readings], "kind", "name", "process"
+    )
     # A sum with an unknown part is unknown.
-    sums["cpu_s"] = sums["cpu_s"].where(~grouped["unknown"].any())
-    total = sums["cpu_s"].sum() if sums["cpu_s"].notna().all() else None
+    used_s = {key: known_total(row["cpu_s"] for row in rows) for key, rows in groups.items()}
+    total = known_total(used_s.values())
     step_s = chosen.per_step(chosen.wall_s)
     found = []
-    for key, row in sums.iterrows():
-        kind, name, number = (nullable(part) for part in key)
-        process = None if number == _NO_PROCESS else int(number)
-        cpu_s = chosen.per_step(nullable(row["cpu_s"]))
+    # Threads that ended have no process.
+    for key in sorted(groups, key=lambda key: (key[0], key[1], -1 if key[2] is None else key[2])):
+        (kind, name, process), rows = key, groups[key]
+        cpu_s = chosen.per_step(used_s[key])
+        counts = (
+            known_sum(row["threads"] for row in some) for some in grouped(rows, "slice").values()
+        )
         note = _PROCESS if kind == OTHER and process != 0 else _NOTES[kind]
         off_s = no_core_s = None
         if kind == MAIN and step_s and cpu_s is not None and cpu_s <= _MOST_OF_A_STEP * step_s:
             off_s = max(step_s - cpu_s, 0.0)
-            no_core_s = chosen.per_step(nullable(row["delay_s"]))
+            no_core_s = chosen.per_step(added(row["delay_s"] for row in rows))
         found.append(
             {
                 "kind": kind,
                 "name": name,
                 "process": process,
-                "threads": whole(row["threads"]),
+                "threads": max((count for count in counts if count is not None), default=None),
                 "cpu_s": cpu_s,
-                "share": nullable(row["cpu_s"]) / total if total else None,
+                "share": ratio(used_s[key], total),
                 "off_cpu_s": off_s,
                 "no_core_s": None if off_s is None or no_core_s is None else min(no_core_s, off_s),
                 "layers": [
@@ -106,8 +116,8 @@ def threads(recorded: Recorded, clean: Clean) -> list[ThreadRow]:
                 "note": f"{_ENDED}; {note}" if name.endswith("that ended") else note,
             }
         )
-    rows: list[ThreadRow] = table_rows("threads", found)
-    return _shortened(sorted(rows, key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0))))
+    made: list[ThreadRow] = table_rows("threads", found)
+    return _shortened(sorted(made, key=lambda row: (row["cpu_s"] is None, -(row["cpu_s"] or 0.0))))
 
 
 def processes(
@@ -127,7 +137,7 @@ def processes(
     step_s = chosen.per_step(chosen.wall_s)
     main = next((row for row in rows if row["kind"] == MAIN), None)
     workers = [row for row in rows if row["kind"] == WORKER]
-    waits = clean.steps["wait_s"].dropna()
+    waits = known(clean.steps, "wait_s")
     result.update(
         {
             "steps": chosen.steps,
@@ -139,7 +149,7 @@ def processes(
             "unseen_share": _unseen(rows),
             "workers": sum(row["process"] is not None for row in workers),
             "worker_cpu_s": known_total(row["cpu_s"] for row in workers) if workers else None,
-            "wait_s": float(waits.mean()) if len(waits) else None,
+            "wait_s": fmean(waits) if waits else None,
         }
     )
     result["sentences"] = [
@@ -150,28 +160,27 @@ def processes(
     return result
 
 
-def _of_clean(recorded: Recorded, clean: Clean) -> tuple[pd.DataFrame, Selection | None]:
+def _of_clean(recorded: Recorded, clean: Clean) -> tuple[list[Row], Selection | None]:
     """Return the readings of the slices with the clean steps, else of all clean slices.
 
     Slices that hold a pause are left out where others remain: they are read as a whole.
     """
-    frame = recorded.frames["thread_times"]
-    counted = frame[frame["slice"].isin(clean.steps["slice"].unique())]
-    if len(clean.paused):
-        rest = counted[~counted["slice"].isin(clean.paused["slice"].unique())]
-        counted = rest if len(rest) else counted
-    frame = counted if len(counted) else frame
-    chosen = recorded.holding(frame)
+    every = recorded.table("thread_times")
+    inside, paused = ({row["slice"] for row in rows} for rows in (clean.steps, clean.paused))
+    counted = [row for row in every if row["slice"] in inside]
+    counted = [row for row in counted if row["slice"] not in paused] or counted
+    chosen = recorded.holding(counted or every)
     return recorded.rows("thread_times", chosen), chosen
 
 
-def _folded(frame: pd.DataFrame) -> pd.Series[str]:
-    """Return names without their numbers where several differ only in those."""
-    names = frame["name"].fillna("").astype(str)
-    bare = names.str.replace(r"\d+", "#", regex=True)
-    variants = names.groupby(bare).transform("nunique")
-    folded: pd.Series[str] = names.where(variants == 1, bare)
-    return folded
+def _folded(rows: Sequence[Row]) -> Mapping[str, str]:
+    """Map names to those without their numbers where several differ only in those."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(row["name"] or "" for row in rows):
+        alike[_NUMBER.sub("#", name)].append(name)
+    return {
+        name: bare if len(names) > 1 else name for bare, names in alike.items() for name in names
+    }
 
 
 def _shortened(rows: list[ThreadRow]) -> list[ThreadRow]:
@@ -193,9 +202,9 @@ def _shortened(rows: list[ThreadRow]) -> list[ThreadRow]:
 
 def _skipped(recorded: Recorded) -> str | None:
     """Return the one reason for which all layers were skipped; None if one was not."""
-    layers = recorded.frames["layers"]
-    reasons = layers.loc[layers["status"] == "skipped", "reason"]
-    return str(reasons.iloc[0]) if len(reasons) == len(layers) and reasons.nunique() == 1 else None
+    layers = recorded.table("layers")
+    reasons = {row["reason"] if row["status"] == "skipped" else None for row in layers}
+    return reasons.pop() if len(reasons) == 1 else None
 
 
 # --- Sentences ------------------------------------------------------------------------------------

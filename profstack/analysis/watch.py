@@ -6,26 +6,34 @@ samples is a count of looks, whatever the weight of each.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from operator import itemgetter
+from statistics import correlation, median
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
-from profstack.analysis.clean_steps import UNOBSERVED, Clean, in_progress, rare_pauses, times_of
+from profstack.analysis.clean_steps import (
+    UNOBSERVED,
+    Clean,
+    in_progress,
+    known_times,
+    rare_pauses,
+    times_of,
+)
 from profstack.analysis.functions import PROFILED, FunctionKey
-from profstack.code_owner import Places, place_words
+from profstack.code_owner import BUILTIN_FILE, Places, place_words
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, known_sum, nullable
+from profstack.storage.reader import Recorded, in_order, known, known_sum
 from profstack.storage.schema.report import StepPart, WatchFacts
 from profstack.storage.schema.rows import FunctionRow, OutlierRow, WatchRow
 from profstack.storage.vocabulary import PROGRAM, WATCH_INTERVAL_S
@@ -102,32 +110,37 @@ class Watched:
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
-        frame = recorded.frames["watch_samples"].sort_values("t_s", kind="stable")
-        times = frame["t_s"].to_numpy(dtype=float)
-        readings = frame["rss_bytes"].to_numpy(dtype=float)
-        known = ~np.isnan(readings)
+        names = ("t_s", "frame", "region", "rss_bytes", "weight", "evaluating", "overdue")
+        rows = sorted(
+            zip(*recorded.columns("watch_samples", *names), strict=True), key=itemgetter(0)
+        )
+        times = [row[0] for row in rows]
         # When the resident set was read, and what it was.
-        self.read_at: list[float] = times[known].tolist()
-        self.read_bytes: list[float] = readings[known].tolist()
-        grown = np.full(len(times), np.nan)
-        grown[known] = np.diff(readings[known], prepend=np.nan)
+        self.read_at: list[float] = []
+        self.read_bytes: list[int] = []
         self._places = Places.read(recorded.facts)
         # The stack of every frame number, outermost first.
         self.stacks = _stacks(recorded)
-        samples = map(
-            Sample,
-            times.tolist(),
-            frame["frame"].fillna(0).astype(int).tolist(),
-            _phases(recorded, times, frame["overdue"].notna().to_numpy()),
-            (region if isinstance(region, str) else None for region in frame["region"]),
-            frame["weight"].tolist(),
-            (None if np.isnan(growth) else int(growth) for growth in grown),
-            frame["evaluating"].notna().tolist(),
-        )
-        # One without weight is only a reading of memory, at the edge of a pause.
-        known = [sample for sample in samples if sample.weight > 0]
-        self.samples = [sample for sample in known if sample.phase != PROGRAM]
-        self.of_program = [sample for sample in known if sample.phase == PROGRAM]
+        self.samples: list[Sample] = []
+        self.of_program: list[Sample] = []
+        phases = _phases(recorded, times, [row[-1] is not None for row in rows])
+        before: int | None = None
+        for (t_s, frame, region, rss, weight, evaluating, _), phase in zip(
+            rows, phases, strict=True
+        ):
+            grown = None
+            if rss is not None:
+                grown = None if before is None else rss - before
+                before = rss
+                self.read_at.append(t_s)
+                self.read_bytes.append(rss)
+            # One without weight is only a reading of memory, at the edge of a pause.
+            if (weight or 0.0) > 0:
+                of_phase = self.of_program if phase == PROGRAM else self.samples
+                is_evaluating = evaluating is not None
+                of_phase.append(
+                    Sample(t_s, frame or 0, phase, region, weight, grown, is_evaluating)
+                )
 
     def own(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack that are the user's own code, outermost first."""
@@ -145,14 +158,18 @@ class Watched:
     def in_usual_steps(self) -> list[Sample]:
         """The samples in steps, without evaluation and without those in a rare pause."""
         rows = self._recorded.steps
-        rows = rows[rows["wall_s"] > 0].sort_values("started_s")
-        unobserved = rows[rows["kind"].isin(UNOBSERVED)]
-        paused = unobserved[rare_pauses(self._recorded, unobserved["wall_s"])]
-        begins = paused["started_s"].to_numpy(dtype=float)
-        ends = begins + paused["wall_s"].to_numpy(dtype=float)
+        unobserved = in_order(
+            (row for row in rows if (row["wall_s"] or 0.0) > 0 and row["kind"] in UNOBSERVED),
+            "started_s",
+        )
+        pauses = rare_pauses(self._recorded, [row["wall_s"] for row in unobserved])
+        paused = [row for row, is_pause in zip(unobserved, pauses, strict=True) if is_pause]
+        begins, walls = (
+            np.array([row[name] for row in paused], dtype=float) for name in ("started_s", "wall_s")
+        )
         samples = [sample for sample in self.of(STEP) if not sample.evaluating]
         times = np.array([sample.t_s for sample in samples])
-        within = in_progress(times, begins, ends) if len(begins) else [-1] * len(samples)
+        within = in_progress(times, begins, begins + walls) if paused else [-1] * len(samples)
         return [each for each, pause in zip(samples, within, strict=True) if pause < 0]
 
     def by_stack(self, samples: Iterable[Sample]) -> list[Sum]:
@@ -177,38 +194,31 @@ def watched(recorded: Recorded) -> Watched:
     return Watched(recorded)
 
 
-def _phases(
-    recorded: Recorded, times: npt.NDArray[np.float64], overdue: npt.NDArray[np.bool_]
-) -> list[str]:
-    slices = recorded.frames["slices"]
-    slices = slices[slices["steps"] > 0].sort_values("started_s")
-    if not len(slices):
+def _phases(recorded: Recorded, times: Sequence[float], overdue: Sequence[bool]) -> list[str]:
+    slices = in_order((row for row in recorded.table("slices") if row["steps"]), "started_s")
+    if not slices:
         return [OTHER] * len(times)
-    if len(recorded.steps) and (slices.loc[slices["layer"] == "watch", "mode"] == PROGRAM).any():
+    if recorded.steps and any(row["layer"] == "watch" and row["mode"] == PROGRAM for row in slices):
         return [PROGRAM] * len(times)
-    begins = slices["started_s"].to_numpy(dtype=float)
+    begins = np.array([row["started_s"] for row in slices], dtype=float)
     # Two layers may have had a slice in common.
-    ends = np.maximum.accumulate(begins + slices["wall_s"].fillna(0.0).to_numpy(dtype=float))
+    walls = np.array([row["wall_s"] or 0.0 for row in slices])
+    ends = np.maximum.accumulate(begins + walls)
     before = np.searchsorted(begins, times, side="right")
     inside = times <= ends[np.maximum(before, 1) - 1]
     return [
         STARTUP if not count else STEP if within and not late else OTHER
-        for count, within, late in zip(
-            before.tolist(), inside.tolist(), overdue.tolist(), strict=True
-        )
+        for count, within, late in zip(before.tolist(), inside.tolist(), overdue, strict=True)
     ]
 
 
 def _stacks(recorded: Recorded) -> dict[int, Stack]:
     stacks: dict[int, Stack] = {}
-    columns = ["frame", "parent", "file", "line", "name", "function_line"]
     # A frame's number is above its parent's.
-    rows = recorded.frames["watch_frames"][columns].sort_values("frame")
-    numbers = dict.fromkeys(("parent", "line", "function_line"), 0)
-    rows = rows.fillna(numbers).astype(dict.fromkeys(numbers, int))
-    for number, parent, file, line, name, function_line in rows.itertuples(index=False):
-        frame = Frame(str(file), line, str(name), function_line)
-        stacks[number] = (*stacks.get(parent, ()), frame)
+    for row in in_order(recorded.table("watch_frames"), "frame"):
+        place = str(row["file"]), row["line"] or 0
+        frame = Frame(*place, str(row["name"]), row["function_line"] or 0)
+        stacks[row["frame"]] = (*stacks.get(row["parent"] or 0, ()), frame)
     return stacks
 
 
@@ -256,19 +266,23 @@ _MOST_SHOWN = 5
 def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     """Rows of `outliers`, the slowest first; `samples` is None if the run has no sample."""
     steps = recorded.steps
-    watched_steps = steps[(steps["kind"] == "watch") & (steps["wall_s"] > 0)]
-    steps = pd.concat([watched_steps, clean.paused]).sort_values("started_s")
-    if not len(steps):
+    own = (row for row in steps if row["kind"] == "watch" and (row["wall_s"] or 0.0) > 0)
+    steps = in_order([*own, *clean.paused], "started_s")
+    if not steps:
         return []
-    begins, walls = (steps[name].to_numpy(dtype=float) for name in ("started_s", "wall_s"))
+    begins, walls = (
+        np.array([row[name] for row in steps], dtype=float) for name in ("started_s", "wall_s")
+    )
     # By the clock that the median is of: the host's own steps are shorter where it runs ahead.
-    took = times_of(steps, clean.clock).fillna(steps["wall_s"]).to_numpy(dtype=float)
+    took = np.array(times_of(steps, clean.clock), dtype=float)
+    took = np.where(np.isnan(took), walls, took)
     ends, seen = begins + walls, watched(recorded)
     grown = _growth(seen, begins.tolist(), ends.tolist())
     median_s = clean.median_s
     slow = np.zeros(len(took), dtype=bool)
     if median_s is not None:
-        deviation = 1.4826 * float((times_of(clean.steps, clean.clock) - median_s).abs().median())
+        clean_s = known_times(clean.steps, clean.clock)
+        deviation = 1.4826 * median([abs(each - median_s) for each in clean_s] or [math.inf])
         slow = took > median_s + max(DEVIATIONS * deviation, SLOWER * median_s)
     took_memory = _memory_takers(grown)
     chosen = np.flatnonzero(slow | np.isin(np.arange(len(walls)), list(took_memory)))
@@ -278,15 +292,16 @@ def outlier_rows(recorded: Recorded, clean: Clean) -> list[OutlierRow]:
     times = np.array([sample.t_s for sample in seen.samples])
     for sample, row in zip(seen.samples, in_progress(times, begins, ends), strict=True):
         inside[row].append(sample)
-    numbers, kinds = steps["step"].tolist(), steps["kind"].tolist()
     return [
         {
-            "index": int(numbers[row]),
+            "index": steps[row]["step"],
             "wall_s": float(walls[row]),
             "factor": float(took[row] / median_s) if median_s else None,
             "rss_bytes": grown.get(row),
             # Where the watch did not run none could have fallen into a step.
-            "samples": len(inside.get(row, ())) if seen.samples and kinds[row] == "watch" else None,
+            "samples": len(inside.get(row, ()))
+            if seen.samples and steps[row]["kind"] == "watch"
+            else None,
             "doing": _doing(seen, inside.get(row, [])),
         }
         for row in sorted(ranked[:MOST_ROWS], key=lambda row: (-walls[row], row))
@@ -421,9 +436,8 @@ def watched_lines(recorded: Recorded) -> dict[LineKey, dict[str, object]]:
     startup = line_shares(recorded, STARTUP)
     # A few samples in steps give no shares; those of the start-up are hundreds.
     steps = line_shares(recorded, STEP) if few_samples(recorded) is None else {}
-    frames = recorded.frames["watch_frames"]
-    texts = frames[frames["source"].notna()][["file", "line", "source"]]
-    sources = {(file, line): source for file, line, source in texts.itertuples(index=False)}
+    columns = recorded.columns("watch_frames", "file", "line", "source")
+    sources = {(file, line): text for file, line, text in zip(*columns, strict=True) if text}
     nothing = (None, None)
     return {
         line: {
@@ -527,8 +541,7 @@ def watch_facts(recorded: Recorded, functions: Sequence[FunctionRow]) -> WatchFa
     `rank_correlation` is Spearman's, None with a reason where there is too little to compare.
     """
     seen = watched(recorded)
-    layers = recorded.frames["layers"]
-    thinning = layers[layers["name"] == "watch"]["truncated"].dropna()
+    own = (row for row in recorded.table("layers") if row["name"] == "watch")
     every = [*seen.samples, *seen.of_program]
     correlation, compared, reason = _rank_correlation(recorded, functions)
     return {
@@ -538,7 +551,7 @@ def watch_facts(recorded: Recorded, functions: Sequence[FunctionRow]) -> WatchFa
             phase: len(seen.of(phase)) for phase in PHASES if phase != PROGRAM or seen.of_program
         },
         "interval_s": WATCH_INTERVAL_S,
-        "thinning": str(thinning.iloc[0]) if len(thinning) else None,
+        "thinning": next(iter(known(own, "truncated")), None),
         "rank_correlation": correlation,
         "rank_functions": compared,
         "reason": reason,
@@ -567,10 +580,16 @@ def _rank_correlation(
     if len(compared) < FEWEST_FUNCTIONS:
         few = f"only {len(compared)} functions have a hundredth of the steps"
         return None, len(compared), f"{few}, {FEWEST_FUNCTIONS} are needed"
-    ranks = pd.DataFrame(compared, columns=["profiled", "sampled"]).rank()
-    if ranks["profiled"].nunique() < 2 or ranks["sampled"].nunique() < 2:
+    columns = [*zip(*compared, strict=True)]
+    if any(len(set(column)) < 2 for column in columns):
         return None, len(compared), "all functions have the same share in one of the two layers"
-    return float(ranks["profiled"].corr(ranks["sampled"])), len(compared), None
+    return correlation(*map(_ranks, columns)), len(compared), None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the place of each value in their order; equal ones share the mean of their places."""
+    ordered = sorted(values)
+    return [(bisect_left(ordered, each) + bisect_right(ordered, each)) / 2 for each in values]
 
 
 def _profiled_shares(
@@ -588,12 +607,11 @@ def _profiled_shares(
     selection = recorded.select("cprofile", PROFILED)
     if selection is None or not own:
         return {}
-    calls = recorded.rows("calls", selection)
-    calls = calls[(calls["callee_file"] == "~") & (calls["caller_file"] != "~")]
-    columns = ["caller_file", "caller_line", "caller_name", "self_s"]
-    for file, line, name, total_s in calls[columns].itertuples(index=False):
-        key = (home_relative(str(file)), int(nullable(line) or 0), str(name))
+    for row in recorded.rows("calls", selection):
+        if row["callee_file"] != BUILTIN_FILE or row["caller_file"] == BUILTIN_FILE:
+            continue
+        key = (home_relative(row["caller_file"]), row["caller_line"] or 0, row["caller_name"])
         if key in own:
-            own[key] += selection.per_step(total_s) or 0.0
+            own[key] += selection.per_step(row["self_s"]) or 0.0
     whole = sum(own.values())
     return {key: self_s / whole for key, self_s in own.items()} if whole else {}

@@ -25,13 +25,10 @@ from profstack.units import format_bytes
 # multiplication is profiled, by `profstack.launch.probe` in processes of their own.
 
 # Purpose of each package. Without the required ones no page can be made.
-_REQUIRED = {
-    "numpy": "arithmetic of the merge",
-    "pandas": "joins the layers",
-    "jinja2": "writes the page",
-}
+_REQUIRED = {"numpy": "arithmetic of the merge"}
 _PURPOSES = {
     **_REQUIRED,
+    "pandas": "tables as data frames, and files of Nsight Systems",
     "nvtx": "layer nvtx: named ranges for Nsight Systems",
     "memory-profiler": "layer memory: memory by source line",
     "flops-profiler": "layer flops: a cross-check of its operations; in profstack[all]",

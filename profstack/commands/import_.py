@@ -258,7 +258,7 @@ def _take(
 ) -> list[tuple[Format, Taken]]:
     """Read all files; rows of each format are numbered behind those that are there before."""
     from profstack.readers.formats import ORIGIN, Request
-    from profstack.storage.reader import Recorded, records
+    from profstack.storage.reader import Recorded
 
     request = Request(
         process=arguments.process,
@@ -269,10 +269,10 @@ def _take(
     if into is not None:
         # Read before it is written to: it may be damaged, or of another version.
         recorded = Recorded(into)
-        present = {name: records(recorded.frames[name]) for name in ("slices", "steps", "modules")}
+        present = {name: recorded.table(name) for name in ("slices", "steps", "modules")}
         request = replace(request, plan=recorded.plan or 1, origin_s=_origin_s(recorded))
         request = _behind(request, present)
-        filled = _filled(records(recorded.frames["layers"]))
+        filled = _filled(recorded.table("layers"))
     taken = []
     for kind, files in groups.items():
         each = kind.take(files, request)
@@ -328,14 +328,14 @@ def _behind(request: Request, rows: Mapping[str, Records]) -> Request:
 def _write(folder: Path, taken: Sequence[tuple[Format, Taken]]) -> None:
     """Write all rows and facts into the recording, and which files they are from."""
     from profstack.readers.formats import opened
-    from profstack.storage.reader import Recorded, records
+    from profstack.storage.reader import Recorded
 
     with opened(folder) as writer:
         recorded = Recorded(folder)
         for _, each in taken:
             for layer, tables in each.tables.items():
                 writer.declare(layer, tables)
-        layers = {row["name"]: row for row in records(recorded.frames["layers"])}
+        layers = {row["name"]: row for row in recorded.table("layers")}
         # Of a file that is imported again the later import counts.
         files = {each["file"]: each for each in recorded.facts.get(IMPORTS, ())}
         added: dict[str, list[Record]] = defaultdict(list)

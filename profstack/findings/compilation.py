@@ -10,6 +10,7 @@ does not show them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -19,7 +20,7 @@ from profstack.analysis.clean_steps import UNOBSERVED
 from profstack.code_owner import Places, place_words
 from profstack.findings import reading, rules
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded, records
+from profstack.storage.reader import Recorded, in_order
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.storage.untrusted import json_cell
 from profstack.units import format_seconds
@@ -59,18 +60,20 @@ class Version(NamedTuple):
 
 def versions(recorded: Recorded) -> list[Version]:
     """Return all compilations in order of time, each with the time of its backward graph."""
-    rows = [row for row in records(recorded.frames["compilations"]) if row["t_s"] is not None]
-    rows.sort(key=lambda row: float(row["t_s"]))
+    began = (row for row in recorded.table("compilations") if row["t_s"] is not None)
+    rows = in_order(began, "t_s")
     backward_s = reading.sums_of(
         (str(row["compile_id"]), row["wall_s"]) for row in rows if row["backward"]
     )
-    steps = recorded.steps
-    ends = steps["started_s"] + steps["wall_s"]
+    steps = [row for row in recorded.steps if None not in (row["started_s"], row["wall_s"])]
+    starts = [row["started_s"] for row in steps]
     found = []
     for row in (row for row in rows if not row["backward"]):
         compile_id = str(row["compile_id"])
         frame, _, number = compile_id.partition("/")
-        during = steps[(steps["started_s"] <= row["t_s"]) & (row["t_s"] < ends)]
+        during = steps[at - 1] if (at := bisect_right(starts, row["t_s"])) else None
+        if during is not None and row["t_s"] >= during["started_s"] + during["wall_s"]:
+            during = None
         guard, file, line = failed_guard(row["reason"])
         found.append(
             Version(
@@ -79,10 +82,10 @@ def versions(recorded: Recorded) -> list[Version]:
                 number=int(number.partition("_")[0] or 0),
                 name=row["name"],
                 file=row["file"],
-                line=None if row["line"] is None else int(row["line"]),
+                line=row["line"],
                 wall_s=(row["wall_s"] or 0.0) + backward_s.get(compile_id, 0.0),
-                step=None if during.empty else int(during["step"].iloc[0]),
-                undisturbed=bool(during["kind"][:1].isin(UNOBSERVED).any()),
+                step=None if during is None else during["step"],
+                undisturbed=during is not None and during["kind"] in UNOBSERVED,
                 guard=guard,
                 guard_file=file,
                 guard_line=line,
@@ -127,7 +130,7 @@ def graph_breaks(recorded: Recorded) -> list[Break]:
     """Return the places in the user's own code at which graphs were ended, each once."""
     places = Places.read(recorded.facts)
     counts: Counter[tuple[str, str, int, str | None, str | None]] = Counter()
-    for row in records(recorded.frames["graph_breaks"]):
+    for row in recorded.table("graph_breaks"):
         stack = json_cell(row["stack"], list[tuple[str, int | None, str | None]])
         own = [each for each in stack if places is None or places.is_own(str(each[0]))]
         if not own or own[-1][1] is None:
@@ -365,9 +368,9 @@ def _recompiled(
 
 def _steps_since(recorded: Recorded, of_function: Sequence[Version]) -> int:
     """Return the steps of the plan after the one in which the function was compiled first."""
-    first, steps = of_function[0].step, recorded.steps["step"]
-    since = steps if first is None else steps[steps > first]
-    return len(since) + int(recorded.facts.get("steps_only_counted") or 0)
+    first = of_function[0].step
+    since: int = sum(first is None or row["step"] > first for row in recorded.steps)
+    return since + int(recorded.facts.get("steps_only_counted") or 0)
 
 
 def _times(of_function: Sequence[Version], again: Sequence[Version]) -> tuple[list[float], bool]:

@@ -10,10 +10,12 @@ sampling with it is a method; it is in the evidence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
 
 import numpy as np
-import pandas as pd
 
 from profstack.analysis.clean_steps import UNOBSERVED, rare_pauses
 from profstack.findings import reading, rules
@@ -100,6 +102,8 @@ _MOSTLY_LONGER = 0.7
 # that is how far a gain may be off.
 _FEWEST_LENGTHS = 4
 _ROUGH = 0.15
+# The second size of an input: its length.
+_LENGTH = re.compile(r"\d+x(\d+)")
 
 
 def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> Iterator[Finding]:
@@ -108,18 +112,22 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
     What a call with one token alone would take is where the line through the calls' times by their
     lengths meets one token.
     """
-    steps = recorded.steps[recorded.steps["wall_s"] > 0]
-    sizes = steps["shape"].astype(str).str.extract(r"^\d+x(\d+)")[0].astype(float)
-    known = steps[sizes.notna()].assign(length=sizes)
-    longer = known["length"].diff()
-    if len(known) < _FEWEST_CALLS or (longer == 1).mean() < _MOSTLY_LONGER:
+    known = [
+        (int(found[1]), row)
+        for row in recorded.steps
+        if (row["wall_s"] or 0.0) > 0 and (found := _LENGTH.match(row["shape"] or ""))
+    ]
+    lengths = [length for length, _ in known]
+    longer = sum(after - before == 1 for before, after in pairwise(lengths))
+    if len(known) < _FEWEST_CALLS or longer < _MOSTLY_LONGER * len(known):
         return
-    alone = known[known["kind"].isin(UNOBSERVED)]
-    slope, error = _line(alone[~rare_pauses(recorded, alone["wall_s"])])
-    lengths = float(known["length"].median())
+    alone = [(length, row["wall_s"]) for length, row in known if row["kind"] in UNOBSERVED]
+    pauses = rare_pauses(recorded, [wall_s for _, wall_s in alone])
+    slope, error = _line([each for each, is_long in zip(alone, pauses, strict=True) if not is_long])
+    usual = float(median(lengths))
     step_s = reading.clean_step_s(report)
     is_known = step_s is not None and slope > 0 and error <= _ROUGH * slope
-    gain_s = min(slope * (lengths - 1), step_s) if step_s and is_known else None
+    gain_s = min(slope * (usual - 1), step_s) if step_s and is_known else None
     yield reading.finding(
         rules.NO_KV_CACHE,
         "Each new token computes all before it again: the input grows by one token a call",
@@ -132,9 +140,9 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
         evidence=[
             {
                 "calls": len(known),
-                "one_token_longer_share": float((longer == 1).mean()),
-                "median_tokens": lengths,
-                "longest_tokens": float(known["length"].max()),
+                "one_token_longer_share": longer / len(known),
+                "median_tokens": usual,
+                "longest_tokens": float(max(lengths)),
                 "per_token_s": slope if is_known else None,
                 "link": f"modules/{calls['module']}",
             }
@@ -144,11 +152,11 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
     )
 
 
-def _line(calls: pd.DataFrame) -> tuple[float, float]:
+def _line(calls: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """Return the slope of times by length, and its standard error; infinite of too few lengths."""
-    lengths, times = (calls[name].to_numpy(dtype=float) for name in ("length", "wall_s"))
-    if len(set(lengths)) < _FEWEST_LENGTHS:
+    if len({length for length, _ in calls}) < _FEWEST_LENGTHS:
         return 0.0, math.inf
+    lengths, times = np.array(calls, dtype=float).T
     slope, start = np.polyfit(lengths, times, 1)
     left = times - slope * lengths - start
     spread = ((lengths - lengths.mean()) ** 2).sum()
@@ -182,9 +190,10 @@ def is_inference(recorded: Recorded, report: Report) -> bool:
     """Whether the report's steps are calls of a model without any backward pass."""
     if report["step"]["phase"] in ("train", None) or report["setup"].get("backward_passes"):
         return False
-    frame = recorded.frames["operators"]
-    slices = recorded.slices["slice"].tolist()
-    return not frame.loc[frame["slice"].isin(slices), "backward"].fillna(0).any()
+    slices = {row["slice"] for row in recorded.slices}
+    return not any(
+        row["backward"] and row["slice"] in slices for row in recorded.table("operators")
+    )
 
 
 def _gradients(report: Report, calls: SetupCalls) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from statistics import median
 
 from profstack.analysis.benchmark import relative_half_width
 from profstack.analysis.clean_steps import FEW_STEPS
@@ -114,13 +115,13 @@ def _unsettled(recorded: Recorded, report: Report) -> Iterator[Finding]:
     if not seen or is_bench or reading.clean_step_s(report) is None:
         return
     steps = recorded.steps
-    free = steps[steps["kind"].isin(["settle", "clean", "watch"]) & (steps["flags"] == "")]
-    times = free["wall_s"][free["wall_s"] > 0]
+    kinds = ("settle", "clean", "watch")
+    free = (row["wall_s"] for row in steps if row["kind"] in kinds and not row["flags"])
+    times = [wall_s for wall_s in free if wall_s]
     third = len(times) // 3
     if len(times) < _FEWEST_FOR_TREND:
         return
-    early = float(times.iloc[third : 2 * third].median())
-    late = float(times.iloc[-third:].median())
+    early, late = median(times[third : 2 * third]), median(times[-third:])
     change = late / early - 1.0
     if abs(change) <= rules.WARMUP_NEVER_SETTLES.threshold:
         return

@@ -14,14 +14,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from profstack.analysis.watch import watched
 from profstack.code_owner import place_words
 from profstack.findings import reading, rules
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, Row, in_order, known
 from profstack.storage.schema.report import Evidence, Finding, Report
 from profstack.units import format_bytes, format_count, format_seconds
 
@@ -188,33 +187,38 @@ def allocators(recorded: Recorded, slope: float, *, on_device: bool) -> list[Hol
     """
     selection = recorded.select("memory", (("lines",),))
     rows = recorded.rows("memory_lines", selection)
-    if selection is None or not selection.steps or not len(rows):
+    if selection is None or not selection.steps or not rows:
         return []
-    of_device = rows["second_source"].fillna("").str.startswith("torch.cuda")
-    rows = rows[of_device == on_device]
-    net = rows["allocated_bytes"]
-    if not on_device:
-        net = net.fillna(rows["increment_bytes"])
-    summed = net.groupby([rows["file"], rows["line"]]).sum(min_count=1).dropna()
-    if summed.sum() / selection.steps < _SMALLEST_SHARE * slope:
+    net: dict[tuple[str, int], float] = {}
+    for row in rows:
+        grown = row["allocated_bytes"]
+        if grown is None and not on_device:
+            grown = row["increment_bytes"]
+        of_device = (row["second_source"] or "").startswith("torch.cuda")
+        if of_device == on_device and grown is not None:
+            at = row["file"], row["line"]
+            net[at] = net.get(at, 0.0) + grown
+    if sum(net.values()) / selection.steps < _SMALLEST_SHARE * slope:
         return []
-    return _likeliest(_kept(_holders(recorded, dict(summed.items()), selection.steps)), slope)
+    found = _holders(recorded, dict(sorted(net.items())), selection.steps)
+    return _likeliest(_kept(found), slope)
 
 
 def seen_growing(recorded: Recorded, slope: float) -> list[Holder]:
     """Return the lines on which the watch saw the resident set grow, in its own slices."""
-    slices = recorded.slices
-    open_ended = slices[(slices["kind"] == "watch") & (slices["steps"] > 0)]
-    if open_ended.empty:
+    open_ended = [row for row in recorded.slices if row["kind"] == "watch" and row["steps"]]
+    if not open_ended:
         return []
-    begun = float(open_ended["started_s"].min())
+    begun = min(row["started_s"] for row in open_ended)
     seen = watched(recorded)
     grown = reading.sums_of(
         ((own[-1].file, own[-1].line), each.grown)
         for each in seen.by_stack(one for one in seen.samples if one.t_s >= begun)
         if each.grown is not None and (own := seen.own(each.stack))
     )
-    return _likeliest(_holders(recorded, grown, float(open_ended["steps"].sum())), slope)
+    return _likeliest(
+        _holders(recorded, grown, float(sum(row["steps"] for row in open_ended))), slope
+    )
 
 
 def keepers(report: Report) -> list[Holder]:
@@ -238,12 +242,11 @@ def _holders(
     """Return the lines with these bytes in all, with the text that any layer recorded of them."""
     texts: dict[tuple[str, int], str] = {}
     for table in ("watch_frames", "lines", "memory_lines"):
-        frame = recorded.frames[table]
-        known = frame[frame["source"].notna()].set_index(["file", "line"])["source"]
-        texts |= dict(known.items())
+        columns = recorded.columns(table, "file", "line", "source")
+        texts |= {(file, line): text for file, line, text in zip(*columns, strict=True) if text}
     stripped = {place: text.strip() for place, text in texts.items()}
     return [
-        Holder(home_relative(at[0]), int(at[1]), stripped.get(at), float(total / steps), steps)
+        Holder(home_relative(at[0]), at[1], stripped.get(at), float(total / steps), steps)
         for at, total in totals.items()
     ]
 
@@ -286,15 +289,24 @@ _FEWEST_READINGS = 8
 
 def resident(recorded: Recorded) -> list[Group]:
     """Return groups of the resident set, one for each run of slices that nothing observed."""
-    edges = _known(recorded.frames["memory"], "rss_bytes")
-    watched = _known(recorded.frames["watch_samples"], "rss_bytes")
+    edges = _edges(recorded, "rss_bytes")
+    seen = watched(recorded)
+    readings = _floats(seen.read_at), _floats(seen.read_bytes)
     # Those slices are together that follow without a gap.
-    slices = recorded.slices[recorded.slices["kind"].isin(("clean", "watch"))]
-    chosen = slices[(slices["round"] > 1) & (slices["steps"] > 0)]
-    after = chosen["first_step"] + chosen["steps"]
-    runs = chosen.groupby((chosen["first_step"] != after.shift()).cumsum())
-    groups = [_group(recorded, run, edges, watched) for _, run in runs]
+    runs: list[list[Row]] = []
+    for row in recorded.slices:
+        if row["kind"] in ("clean", "watch") and (row["round"] or 0) > 1 and row["steps"]:
+            if not runs or _end(runs[-1]) != row["first_step"]:
+                runs.append([])
+            runs[-1].append(row)
+    groups = [_group(recorded, run, edges, readings) for run in runs]
     return [group for group in groups if len(group[0]) > 1]
+
+
+def _end(run: Sequence[Row]) -> int:
+    """Return the number of steps of the whole run at the end of some of its slices."""
+    end: int = run[-1]["first_step"] + run[-1]["steps"]
+    return end
 
 
 def on_device(recorded: Recorded) -> list[Group]:
@@ -302,55 +314,62 @@ def on_device(recorded: Recorded) -> list[Group]:
 
     The layers take no memory there.
     """
-    edges = _known(recorded.frames["memory"], "device_allocated_bytes")
-    slices = recorded.slices[recorded.slices["round"] > 1]
-    if not len(slices):
+    slices = [row for row in recorded.slices if (row["round"] or 0) > 1]
+    if not slices:
         return []
-    begun = slices["first_step"].min()
-    ended = (slices["first_step"] + slices["steps"]).max()
-    edges = edges[(edges["step"] >= begun) & (edges["step"] <= ended)]
-    edges = edges.drop_duplicates("step", keep="last").sort_values("step")
-    return [(_floats(edges["step"]), _floats(edges["device_allocated_bytes"]))]
+    begun = min(row["first_step"] for row in slices)
+    ended = max(_end([row]) for row in slices)
+    edges = _edges(recorded, "device_allocated_bytes")
+    # Of several readings at one step the last one counts.
+    at = {step: size for _, step, size in edges if begun <= step <= ended}
+    return [_as_group(sorted(at.items()))]
 
 
-def _known(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    found: pd.DataFrame = frame[frame[column].notna()].sort_values("t_s", kind="stable")
-    return found
+# When, after which step, and what was read.
+_Edge = tuple[float, int, int]
 
 
-def _floats(column: pd.Series) -> Floats:
-    return np.asarray(column, dtype=np.float64)
+def _edges(recorded: Recorded, column: str) -> list[_Edge]:
+    """Return the readings at the edges of slices, in order of time."""
+    read = (row for row in recorded.table("memory") if row[column] is not None)
+    known = (row for row in in_order(read, "t_s") if row["step"] is not None)
+    return [(row["t_s"], row["step"], row[column]) for row in known]
+
+
+def _floats(values: Sequence[float]) -> Floats:
+    return np.asarray(values, dtype=np.float64)
+
+
+def _as_group(readings: Sequence[tuple[float, float]]) -> Group:
+    steps, values = np.array(readings, dtype=np.float64).reshape(-1, 2).T
+    return steps, values
 
 
 def _group(
-    recorded: Recorded, run: pd.DataFrame, edges: pd.DataFrame, watched: pd.DataFrame
+    recorded: Recorded, run: Sequence[Row], edges: Sequence[_Edge], watched: tuple[Floats, Floats]
 ) -> Group:
     """Return the readings of a run of slices: the watch's where it has enough, else the edges."""
-    begun = float(run["started_s"].iloc[0])
-    ended = float(run["started_s"].iloc[-1] + run["wall_s"].iloc[-1])
-    first = int(run["first_step"].iloc[0])
-    last = int(run["first_step"].iloc[-1] + run["steps"].iloc[-1])
-    inside = watched[(watched["t_s"] >= begun) & (watched["t_s"] <= ended)]
-    if len(inside) >= 4 * _FEWEST_READINGS:
-        steps = _steps_at(recorded, run, _floats(inside["t_s"]))
-        return _lowest(steps, _floats(inside["rss_bytes"]), last - first)
+    begun, ended = run[0]["started_s"], run[-1]["started_s"] + (run[-1]["wall_s"] or 0.0)
+    first, last = run[0]["first_step"], _end(run)
+    times, sizes = watched
+    inside = (times >= begun) & (times <= ended)
+    if np.count_nonzero(inside) >= 4 * _FEWEST_READINGS:
+        steps = _steps_at(recorded, run, times[inside])
+        return _lowest(steps, sizes[inside], last - first)
     # An edge is read when the slice before it has ended, and has the number of steps by then.
-    at = edges[(edges["step"] >= first) & (edges["step"] <= last)]
-    at = at[(at["step"] > first) | (at["t_s"] <= begun)].drop_duplicates("step", keep="last")
-    return _floats(at["step"]), _floats(at["rss_bytes"])
+    within = ((t_s, step, size) for t_s, step, size in edges if first <= step <= last)
+    at = {step: (step, size) for t_s, step, size in within if step > first or t_s <= begun}
+    return _as_group([*at.values()])
 
 
-def _steps_at(recorded: Recorded, run: pd.DataFrame, times: Floats) -> Floats:
+def _steps_at(recorded: Recorded, run: Sequence[Row], times: Floats) -> Floats:
     """Return the step, with its fraction, in progress at each time."""
-    steps = recorded.steps_of(run["slice"].tolist())
-    steps = steps[steps["started_s"].notna()]
-    ends = run["started_s"] + run["wall_s"]
+    steps = recorded.steps_of(row["slice"] for row in run)
+    known = [(row["started_s"], row["step"]) for row in steps if row["started_s"] is not None]
     # Of a very long run the steps are only counted: its slices' edges are known all the same.
-    known = np.concatenate([*map(_floats, (steps["started_s"], run["started_s"], ends))])
-    first, last = run["first_step"], run["first_step"] + run["steps"]
-    numbers = np.concatenate([*map(_floats, (steps["step"], first, last))])
-    order = np.lexsort((numbers, known))
-    found: Floats = np.interp(times, known[order], numbers[order])
+    known += [(row["started_s"], row["first_step"]) for row in run]
+    known += [(row["started_s"] + (row["wall_s"] or 0.0), _end([row])) for row in run]
+    found: Floats = np.interp(times, *np.array(sorted(known), dtype=np.float64).T)
     return found
 
 
@@ -378,8 +397,8 @@ _GIB = 1 << 30
 def memory_growth(recorded: Recorded, report: Report) -> list[Finding]:
     """Return a finding for the host's memory and one for the device's, if they grow."""
     # What the watch and the log of steps may have come to hold meanwhile.
-    layers, groups = recorded.frames["layers"], resident(recorded)
-    held = float(layers.loc[layers["name"] == "watch", "memory_bytes"].sum())
+    layers, groups = recorded.table("layers"), resident(recorded)
+    held = sum(known((row for row in layers if row["name"] == "watch"), "memory_bytes"))
     covered = float(sum(steps[-1] - steps[0] for steps, _ in groups))
     own_bytes = held + min(covered, _STEPS_HELD) * _BYTES_PER_STEP
     found = (

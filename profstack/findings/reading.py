@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, lru_cache, wraps
 from typing import Literal, NamedTuple, TypeVar, cast
 
 from profstack.code_owner import place_words
@@ -343,6 +343,8 @@ def line_outside_work(report: Report, wanted: float | None) -> LineRow | None:
 _PLACE = re.compile(r"(?P<file>.*):(?P<line>\d+)\((?P<name>.*)\)$", re.DOTALL)
 
 
+# Several rules read the same calls.
+@lru_cache(maxsize=100_000)
 def parse_function(place: str) -> FunctionKey | None:
     """Return the function that the table `calls` writes as `file:line(name)`."""
     match = _PLACE.match(place)

@@ -13,7 +13,7 @@ from profstack.analysis.watch import STARTUP, Frame, Stack, watched
 from profstack.findings import reading, rules
 from profstack.findings.rules import FindingRule
 from profstack.privacy import home_relative
-from profstack.storage.reader import Recorded
+from profstack.storage.reader import Recorded, known
 from profstack.storage.schema.report import Finding, Place, Report, RunPart, RunPartName
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from profstack.units import format_seconds, format_share
@@ -96,7 +96,7 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
             continue
         if row["wall_s"] < cost.least_s:
             continue
-        compiled_s = recorded.frames["compilations"]["wall_s"].sum()
+        compiled_s = sum(known(recorded.table("compilations"), "wall_s"))
         # A first step may be long for other reasons.
         if cost.rule is rules.COMPILATION_COST and compiled_s < row["wall_s"] / 2:
             continue

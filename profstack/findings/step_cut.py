@@ -25,13 +25,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, NamedTuple
 
-import pandas as pd
-
 from profstack.analysis.modules import TIMED
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading
 from profstack.storage import vocabulary
-from profstack.storage.reader import FEWEST_STEPS, LARGEST_FACTOR, Recorded, Selection
+from profstack.storage.reader import (
+    FEWEST_STEPS,
+    LARGEST_FACTOR,
+    Recorded,
+    Row,
+    Selection,
+    added,
+    sums,
+)
 from profstack.storage.schema.report import Place, Report
 from profstack.storage.schema.rows import FunctionRow
 
@@ -415,32 +421,35 @@ class _OwnTimes:
 
     def __init__(self, recorded: Recorded, timed: Selection) -> None:
         self.timed = timed
-        times = recorded.rows("module_times", timed).groupby("module_id")
-        self.forward = _shares(times["forward_self_s"].sum(), timed.wall_s)
-        self.backward = _shares(times["backward_self_s"].sum(), timed.wall_s)
+        times = recorded.rows("module_times", timed)
+        self.forward = self._shares(times, "forward_self_s")
+        self.backward = self._shares(times, "backward_self_s")
         self.operators = recorded.rows("operators", timed)
-        owned = self.operators[self.operators["module_id"].notna()]
-        back = owned["backward"].fillna(0).astype(bool)
+        self.owned = [row for row in self.operators if row["module_id"] is not None]
         self.forward_ops, self.backward_ops = (
-            _shares(rows.groupby("module_id")["self_s"].sum(), timed.wall_s)
-            for rows in (owned[~back], owned[back])
+            self._shares((row for row in self.owned if bool(row["backward"]) == is_back), "self_s")
+            for is_back in (False, True)
         )
-        loose = self.operators[self.operators["module_id"].isna()]
-        self.loose_ops = float(loose["self_s"].sum()) / timed.wall_s
+        self.loose_ops = self.share(row for row in self.operators if row["module_id"] is None)
         # The backward pass outside operators: autograd's engine, or waiting.
         self.backward_gap = sum(
             max(share - self.backward_ops.get(number, 0.0), 0.0)
             for number, share in self.backward.items()
         )
         # The modules that are losses: named so, and without parameters.
-        frame = recorded.frames["modules"]
-        named = frame["type"].astype(str).str.lower().str.endswith(("loss", "criterion"))
-        losses = frame[named & (frame["parameters"].fillna(0) == 0)]
-        self.losses = set(losses["module_id"].astype(int))
+        self.losses = {
+            row["module_id"]
+            for row in recorded.table("modules")
+            if str(row["type"]).lower().endswith(("loss", "criterion")) and not row["parameters"]
+        }
 
+    def _shares(self, rows: Iterable[Row], column: str) -> dict[int, float]:
+        found = sums(rows, ["module_id"], [column])
+        return {number: (totals[column] or 0.0) / self.timed.wall_s for (number,), totals in found}
 
-def _shares(totals: pd.Series, wall_s: float) -> dict[int, float]:
-    return dict(zip(totals.index.astype(int), (totals / wall_s).tolist(), strict=True))
+    def share(self, operators: Iterable[Row]) -> float:
+        """Return the share of the steps that operators take themselves."""
+        return (added(row["self_s"] for row in operators) or 0.0) / self.timed.wall_s
 
 
 def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report) -> None:
@@ -506,16 +515,15 @@ def _add_parts(cut: Cut, own: _OwnTimes) -> None:
     parts["backward"] = sum(own.backward.values())
     for name, share in parts.items():
         setattr(cut, name, getattr(cut, name) + share * cut.scale)
-    waits = own.operators["name"].isin(_WAITS)
-    cut.in_waits = float(own.operators.loc[waits, "self_s"].sum()) / own.timed.wall_s * cut.scale
-    frame = own.operators[own.operators["module_id"].notna()]
-    sums = frame.groupby(["name", "shapes", "module_id", "backward"], dropna=False)[
-        ["calls", "self_s"]
-    ].sum()
-    clean = sums["self_s"] / own.timed.wall_s * cut.scale
-    small = clean * cut.median_s * own.timed.steps / sums["calls"] < SMALL_S
-    cut.small = float(clean[small].sum())
-    cut.small_calls = float(sums["calls"][small].sum()) / own.timed.steps
+    cut.in_waits = own.share(row for row in own.operators if row["name"] in _WAITS) * cut.scale
+    for _, totals in sums(
+        own.owned, ["name", "shapes", "module_id", "backward"], ("calls", "self_s")
+    ):
+        share = (totals["self_s"] or 0.0) / own.timed.wall_s * cut.scale
+        calls = (totals["calls"] or 0.0) / own.timed.steps
+        if share * cut.median_s < SMALL_S * calls:
+            cut.small += share
+            cut.small_calls += calls
 
 
 def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
@@ -525,8 +533,8 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
         for row in report["tables"]["regions"]
         if _COMMUNICATION.match(row["path"]) and row["wall_s"]
     ]
-    named = own.operators["name"].astype(str).str.match(_COMMUNICATION)
-    operators = float(own.operators.loc[named, "self_s"].sum()) / own.timed.wall_s
+    named = [row for row in own.operators if _COMMUNICATION.match(row["name"])]
+    operators = own.share(named)
     if not regions and not operators:
         return
     step_s = own.timed.wall_s / own.timed.steps
@@ -534,8 +542,7 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     room = (own.backward_gap + operators) * cut.scale + cut.python
     cut.communication = min(whole * cut.scale, room)
     longest = reading.largest(regions, "wall_s")
-    names = own.operators.loc[named, "name"]
-    cut.communication_name = str(names.iloc[0]) if longest is None else longest["path"]
+    cut.communication_name = named[0]["name"] if longest is None else longest["path"]
 
 
 def _take_io(cut: Cut) -> None:

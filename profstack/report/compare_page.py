@@ -66,9 +66,9 @@ def render(comparison: Comparison) -> str:
         "module_changes": _picture(named.get(_MODULES)),
     }  # fmt: skip
     views = {
-        "overview": "view-comparison.html.j2",
-        **dict.fromkeys(tables, "view-changes.html.j2"),
-        "glossary": "view-glossary.html.j2",
+        "overview": "view-comparison.html",
+        **dict.fromkeys(tables, "view-changes.html"),
+        "glossary": "view-glossary.html",
     }
     subject = f"{comparison['before']['label']} and {comparison['after']['label']}"
     return html.assemble(_KIND, page, subject, views, comparison["profstack_version"])

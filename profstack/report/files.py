@@ -71,7 +71,10 @@ def text(report: Report | Comparison | History) -> str:
 
     So two reports can be compared with line tools, and a large one stays readable.
     """
-    entries = (f"{json.dumps(key)}: {_value(value)}" for key, value in finite(report).items())
+    try:
+        entries = [f"{json.dumps(key)}: {_value(value)}" for key, value in report.items()]
+    except ValueError:
+        entries = [f"{json.dumps(key)}: {_value(value)}" for key, value in finite(report).items()]
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
@@ -81,7 +84,9 @@ def schema() -> dict[str, object]:
     return cast(dict[str, object], json.loads(file.read_text(encoding="utf-8")))
 
 
-_row = json.JSONEncoder(separators=(",", ":")).encode
+# NaN is an error, see `text`.
+_row = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_other = json.JSONEncoder(allow_nan=False).encode
 
 
 def _value(value: object, margin: str = "") -> str:
@@ -95,7 +100,7 @@ def _value(value: object, margin: str = "") -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         rows = (f"{margin} {_row(row)}" for row in value)
         return "[\n" + ",\n".join(rows) + f"\n{margin}]"
-    return json.dumps(value)
+    return _other(value)
 
 
 def complete_report(folder: Path) -> Report:
@@ -103,7 +108,7 @@ def complete_report(folder: Path) -> Report:
 
     Raise RecordingError where there is no recording.
     """
-    # These import pandas, which takes a while.
+    # These import numpy, which takes a while.
     from profstack.analysis.build import build_report
     from profstack.findings.judge import add_findings
     from profstack.storage.reader import Recorded

@@ -113,5 +113,5 @@ def render(history: History) -> str:
     """Return the page as HTML."""
     page = {"facts": finite(history), "overview": {}, "tables": {}}
     names = ", ".join(program["script"] for program in history["programs"])
-    views = {"overview": "view-history.html.j2"}
+    views = {"overview": "view-history.html"}
     return html.assemble(_KIND, page, f"History of {names}", views, history["profstack_version"])

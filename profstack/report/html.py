@@ -16,15 +16,13 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
-
-import jinja2
-from markupsafe import Markup
 
 from profstack.cache import keep_cached, read_cached
 from profstack.errors import RecordingError
@@ -178,6 +176,44 @@ def replace_text(path: Path, content: str) -> None:
         ) from error
 
 
+class Markup(str):
+    """HTML: it goes into a page as it is. All other text is escaped."""
+
+    __slots__ = ()
+
+
+_PLACE = re.compile(r"\{\{ (\w+) \}\}")
+# Pieces of the page: a view, a part of its data, and a term of the glossary.
+_VIEW = """\
+<div class="view" id="view-{{ view }}" data-view="{{ view }}" role="region" \
+aria-labelledby="title-{{ view }}" hidden>
+<h2 id="title-{{ view }}" tabindex="-1"></h2>
+{{ part }}
+</div>
+"""
+_PACK = """\
+<script type="text/plain" id="pack-{{ name }}" data-notice="{{ notice }}">{{ text }}</script>
+"""
+_TERM = """\
+  <div id="term-{{ slug }}"><dt>{{ name }}</dt><dd>{{ meaning }}</dd></div>
+"""
+
+
+def filled(text: str, /, **values: str) -> Markup:
+    """Return HTML with each of its places `{{ name }}` filled."""
+
+    def fill(place: re.Match[str]) -> str:
+        value = values[place[1]]
+        return value if isinstance(value, Markup) else escape(value)
+
+    return Markup(_PLACE.sub(fill, text))
+
+
+def joined(pieces: Iterable[Markup]) -> Markup:
+    """Return pieces of HTML as one."""
+    return Markup("".join(pieces))
+
+
 # The page's scripts are modules, `import { a, b } from "./name.js";` and `export` before a
 # definition: the two forms that are turned into one script for the page.
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";$', re.MULTILINE)
@@ -204,7 +240,7 @@ class PageKind:
     command: str
 
 
-# One template each, `view-NAME.html.j2`, in the order of the navigation.
+# One template each, `view-NAME.html`, in the order of the navigation.
 _VIEWS = (
     *("overview", "ranks", "modules", "operators", "kernels", "python", "source", "memory"),
     *("flops", "benchmark", "ranges", "nsys", "other-layers", "method", "environment", "glossary"),
@@ -220,7 +256,7 @@ def render(report: Report, *, base: str = "") -> str:
     page = prepare(report, base=base).as_dict()
     imported = [each["file"] for each in (*report.get("imports", ()), report.get("nsys")) if each]
     subject = report["script"] or (imported or ["profstack"])[0]
-    views = {view: f"view-{view}.html.j2" for view in _VIEWS}
+    views = {view: f"view-{view}.html" for view in _VIEWS}
     return assemble(_REPORT, page, subject, views, report["profstack_version"])
 
 
@@ -236,23 +272,31 @@ def assemble(
     scripts = [template("theme.js"), page_script(kind.entry)]
     charts = library()
     digests = [*map(script_digest, scripts), *([charts.digest] if charts else [])]
-    page_text = (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=f"{subject} - profstack",
-            kind=kind,
-            style=Markup("".join(map(template, kind.styles))),
-            # The policy allows these scripts alone, and no loading.
-            policy=_POLICY.format(" ".join(f"'{digest}'" for digest in digests)),
-            early_script=Markup(scripts[0]),
-            page_script=Markup(scripts[-1]),
-            views=views.items(),
-            data=data,
-            packs={name: packed(part) for name, part in parts.items()}.items(),
-            plotly=charts,
-            version=version,
-        )
+    packs = {name: packed(part) for name, part in parts.items()}
+    notice = ""
+    if charts is not None:
+        packs["plotly"], notice = charts.text, charts.notice
+    page_text = filled(
+        template("page.html"),
+        title=f"{subject} - profstack",
+        facts=kind.facts,
+        command=kind.command,
+        style=Markup("".join(map(template, kind.styles))),
+        # The policy allows these scripts alone, and no loading.
+        policy=_POLICY.format(" ".join(f"'{digest}'" for digest in digests)),
+        early_script=Markup(scripts[0]),
+        page_script=Markup(scripts[-1]),
+        views=joined(
+            filled(_VIEW, view=view, part=_part(view, name, kind)) for view, name in views.items()
+        ),
+        data=_data_text(data),
+        # Base64 has nothing to escape.
+        packs=joined(
+            filled(_PACK, name=name, notice=notice if name == "plotly" else "", text=Markup(text))
+            for name, text in packs.items()
+        ),
+        charts=f" Charts: {notice}." if notice else "",
+        version=version,
     )
     # Without lone surrogates, which no encoding can write.
     return page_text.encode("utf-8", "replace").decode("utf-8")
@@ -268,20 +312,20 @@ def write(report: Report, path: Path, *, recording: Path | None = None) -> None:
     replace_text(path, render(report, base="" if way == "." else way))
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    """Return Jinja with escaping on and JSON without spaces, its keys in our order."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(template),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    kept = {"separators": (",", ":"), "sort_keys": False, "allow_nan": False}
-    kept["ensure_ascii"] = False
-    environment.policies["json.dumps_kwargs"] = kept
-    return environment
+def _part(view: str, name: str, kind: PageKind) -> Markup:
+    """Return the elements of a view."""
+    words = json.loads(template("glossary.json")) if name == "view-glossary.html" else {}
+    terms = [*words.get("report", ()), *words.get(kind.command, ())]
+    found = joined(filled(_TERM, slug=slug, name=term, meaning=text) for slug, term, text in terms)
+    return filled(template(name).rstrip("\n"), view=view, words=found)
+
+
+def _data_text(data: object) -> Markup:
+    """Return data as JSON that cannot end the element it is in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for character in "<>&'":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
 
 
 @cache

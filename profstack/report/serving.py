@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
-import jinja2
-
-from profstack.report.html import script_digest, template
+from profstack.report.html import Markup, filled, script_digest, template
 
 LOOPBACK = "127.0.0.1"
 PAGE = "report.html"
@@ -95,9 +93,12 @@ class RecordingServer(ThreadingHTTPServer):
     def handover(self) -> tuple[bytes, str]:
         """Return the page that hands the trace to Perfetto, and its content security policy."""
         script = template("handover.js")
-        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-        text = environment.from_string(template("handover.html.j2")).render(
-            script=script, trace=quote(_TRACE), title=self.folder.name, page=PAGE
+        text = filled(
+            template("handover.html"),
+            script=Markup(script),
+            trace=quote(_TRACE),
+            title=self.folder.name,
+            page=PAGE,
         )
         policy = (
             f"default-src 'none'; script-src '{script_digest(script)}'; style-src 'unsafe-inline'; "

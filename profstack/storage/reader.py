@@ -1,16 +1,15 @@
-"""Read a recording's tables as frames, and choose the slices that report tables rest on."""
+"""Read the rows of a recording's tables, and choose the slices that report tables rest on."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
-import pandas as pd
 
 from profstack.code_owner import cell_names
 from profstack.storage.folder import declared_tables, facts_of, read_run, read_tables
@@ -23,6 +22,8 @@ FEWEST_STEPS = 3
 LARGEST_FACTOR = 3.0
 
 Number = TypeVar("Number", int, float)
+# A row of a recorded table by its columns, None where a value is missing.
+Row = Mapping[str, Any]
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Selection:
 
     def per_step(self, total: float | None) -> float | None:
         """Divide a total over the slices by their steps; None for a missing total."""
-        if total is None or math.isnan(total) or not self.steps:
+        if total is None or not self.steps:
             return None
         return float(total) / self.steps
 
@@ -54,14 +55,14 @@ class Selection:
 
         None where the slice is too short or was slowed too much.
         """
-        if total is None or math.isnan(total) or clean_median_s is None or not self.wall_s:
+        if total is None or clean_median_s is None or not self.wall_s:
             return None
         if self.steps < self.fewest or self.factor is None or self.factor > LARGEST_FACTOR:
             return None
         return float(total) / self.wall_s * clean_median_s
 
     def figures(
-        self, totals: Mapping[str, float], clean_s: float | None = None
+        self, totals: Mapping[str, float | None], clean_s: float | None = None
     ) -> dict[str, float | None]:
         """Return totals per step, and as `calibrated_s` their `self_s` at the clean speed."""
         figures = {name: self.per_step(total) for name, total in totals.items()}
@@ -80,25 +81,14 @@ class Recorded:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run = read_run(folder)
-        tables = read_tables(folder)
-        self.facts = facts_of(tables)
+        self._tables = read_tables(folder)
+        self.facts = facts_of(self._tables)
         if (named := cell_names(self.facts)) is not None:
-            tables = _with_cells(tables, named)
-            self.facts = facts_of(tables)
+            self._tables = _with_cells(self._tables, named)
+            self.facts = facts_of(self._tables)
         # Tables that layers declared, by name, each with its layer.
         self.layer_tables = declared_tables(self.facts)
-        self.frames: dict[str, pd.DataFrame] = {
-            name: pd.DataFrame(rows, columns=columns) for name, (columns, rows) in tables.items()
-        }
-        artifacts = self.frames["artifacts"]
-        # Traces are packed after the run: their present names and sizes count.
-        for row in artifacts.index:
-            path = str(artifacts.at[row, "path"])
-            packed = folder / f"{path}.gz"
-            if packed.is_file() and not (folder / path).is_file():
-                artifacts.loc[row, ["path", "bytes"]] = f"{path}.gz", packed.stat().st_size
-        steps = self.frames["steps"]
-        steps["flags"] = steps["flags"].fillna("")
+        self._rows: dict[str, list[Row]] = {}
         # Steps of each plan, and their seconds.
         self.plan_steps: dict[int, int] = {}
         self.plan_times: dict[int, float] = {}
@@ -108,6 +98,34 @@ class Recorded:
         self.rule: str | None = fact.get("rule")
         self.phase: str | None = fact.get("phase")
         self._selected: dict[tuple[str, tuple[tuple[str, ...], ...]], Selection | None] = {}
+
+    def count(self, table: str) -> int:
+        """Return the number of a table's rows."""
+        return len(self._tables[table][1])
+
+    def columns(self, table: str, *names: str) -> list[list[Any]]:
+        """Return columns of a table, None where a value is missing: for tables of many rows."""
+        known, rows = self._tables[table]
+        return [[row[at] for row in rows] for at in map(known.index, names)]
+
+    def table(self, name: str) -> list[Row]:
+        """Return all rows of a table as they were recorded, None where a value is missing."""
+        if name not in self._rows:
+            names, rows = self._tables[name]
+            found: list[Row] = [dict(zip(names, row, strict=True)) for row in rows]
+            if name == "steps":
+                found = [{**row, "flags": row["flags"] or ""} for row in found]
+            if name == "artifacts":
+                found = [{**row, **self._packed(str(row["path"]))} for row in found]
+            self._rows[name] = found
+        return self._rows[name]
+
+    def _packed(self, path: str) -> Row:
+        """Return present name and size of a file that was packed after the run, as traces are."""
+        packed = self.folder / f"{path}.gz"
+        if packed.is_file() and not (self.folder / path).is_file():
+            return {"path": f"{path}.gz", "bytes": packed.stat().st_size}
+        return {}
 
     @property
     def imports(self) -> list[ImportedFile]:
@@ -121,33 +139,39 @@ class Recorded:
         if self.imports:
             return self.run.get("script") is None
         # Recordings from before there was a list of files.
-        empty = not len(self.frames["steps"]) + len(self.frames["layers"])
-        return "nsys" in self.facts and empty
+        return "nsys" in self.facts and not self.count("steps") + self.count("layers")
 
     def _measure_plans(self) -> None:
         """Find the seconds of each plan's steps: their number at the speed of most of them.
 
         A quartile, since cold and compiling steps would make a warm-up loop the longest.
         """
-        steps = self.frames["steps"]
-        own = steps[~steps["flags"].astype(str).str.contains("loop")].astype({"wall_s": float})
-        unobserved = self.frames["slices"].query("layer.isna()", engine="python")["slice"]
-        typical = own.groupby("plan")["wall_s"].quantile(0.25, interpolation="lower")
-        alone = own[own["slice"].isin(unobserved)].groupby("plan")["wall_s"]
-        typical = alone.quantile(0.25, interpolation="lower").combine_first(typical)
-        # The first steps of a loop fell into the slices of the one before.
-        ordered = steps.sort_values("step")
-        is_foreign = ordered["flags"].astype(str).str.contains("loop")
-        actual = ordered["plan"].where(~is_foreign).bfill().fillna(ordered["plan"])
+        steps, slices = self.table("steps"), self.table("slices")
+        unobserved = {row["slice"] for row in slices if row["layer"] is None}
+        every: dict[int, list[float]] = defaultdict(list)
+        alone: dict[int, list[float]] = defaultdict(list)
+        counts: Counter[int] = Counter()
+        own = Counter(row["plan"] for row in steps)
+        following: int | None = None
+        for row in reversed(in_order(steps, "step")):
+            # The first steps of a loop fell into the slices of the one before.
+            is_foreign = "loop" in row["flags"]
+            following = row["plan"] if not is_foreign else following
+            counts[row["plan"] if following is None else following] += 1
+            if not is_foreign and row["wall_s"] is not None:
+                every[row["plan"]].append(row["wall_s"])
+                if row["slice"] in unobserved:
+                    alone[row["plan"]].append(row["wall_s"])
         # Steps of a long watch are only counted, per slice.
-        slices = self.frames["slices"].drop_duplicates(["plan", "first_step", "steps"])
-        missing = slices.groupby("plan")["steps"].sum()
-        missing = missing.sub(steps.groupby("plan").size(), fill_value=0)
-        counts = actual.value_counts().add(missing.clip(lower=0), fill_value=0).sort_index()
-        for plan, count in zip(counts.index.tolist(), counts.tolist(), strict=True):
+        of_slices: Counter[int] = Counter()
+        for plan, _, count in {(row["plan"], row["first_step"], row["steps"]) for row in slices}:
+            of_slices[plan] += count or 0
+        for plan in sorted({*counts, *of_slices} - {None}):
+            count = counts[plan] + max(of_slices[plan] - own[plan], 0)
             if count:
-                self.plan_steps[int(plan)] = int(count)
-                self.plan_times[int(plan)] = count * (nullable(typical.get(plan)) or 0.0)
+                times = sorted(alone[plan] or every[plan] or [0.0])
+                self.plan_steps[plan] = count
+                self.plan_times[plan] = count * times[(len(times) - 1) // 4]
 
     def loop_facts(self, plan: int | None) -> dict[str, Any]:
         """Return what is known of the loop of a plan: its rule, phase, call site and state."""
@@ -163,36 +187,40 @@ class Recorded:
         begun = [plan for plan in plans if not self.loop_facts(plan).get("waits")]
         return max(begun or plans, key=lambda plan: plans[plan], default=None)
 
+    def _of_plan(self, table: str, order: str) -> list[Row]:
+        """Return the rows of the report's plan, in order."""
+        rows = in_order(self.table(table), order)
+        return [row for row in rows if row["plan"] == self.plan is not None]
+
     @cached_property
-    def slices(self) -> pd.DataFrame:
+    def slices(self) -> list[Row]:
         """Slices of the report's plan, in order."""
-        frame = self.frames["slices"]
-        return _where(frame.sort_values("slice"), frame["plan"] == self.plan)
+        return self._of_plan("slices", "slice")
 
     @cached_property
     def module_paths(self) -> dict[int, str]:
         """Path of every module number, the step parts included."""
-        frame = self.frames["modules"]
-        paths = zip(frame["module_id"].tolist(), frame["path"].tolist(), strict=True)
-        return {**{int(number): str(path) for number, path in paths}, **STEP_PARTS}
+        paths = {row["module_id"]: str(row["path"]) for row in self.table("modules")}
+        return {**paths, **STEP_PARTS}
 
-    def module_path(self, number: float | None) -> str | None:
+    def module_path(self, number: int | None) -> str | None:
         """Return the path of a module or step part; None for a missing number."""
-        return None if is_missing(number) else self.module_paths.get(int(number or 0))
+        return None if number is None else self.module_paths.get(number)
 
     @cached_property
     def module_parents(self) -> dict[int, int | None]:
         """The module around each module by their numbers; None for a root."""
-        known = self.frames["modules"]
-        return dict(zip(known["module_id"].tolist(), map(whole, known["parent_id"]), strict=True))
+        return {row["module_id"]: row["parent_id"] for row in self.table("modules")}
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
+    def steps(self) -> list[Row]:
         """Steps of the report's plan, in order, with the kind and round of their slice."""
-        frame = self.frames["steps"].sort_values("step", kind="stable")
-        kinds = self.frames["slices"].set_index("slice")[["kind", "round"]]
-        joined: pd.DataFrame = _where(frame, frame["plan"] == self.plan).join(kinds, on="slice")
-        return joined
+        kinds = {row["slice"]: (row["kind"], row["round"]) for row in self.table("slices")}
+        nothing = (None, None)
+        return [
+            {**row, **dict(zip(("kind", "round"), kinds.get(row["slice"], nothing), strict=True))}
+            for row in self._of_plan("steps", "step")
+        ]
 
     def select(self, layer: str, modes: Sequence[Sequence[str]]) -> Selection | None:
         """Select the best slices of `layer` in the first group of modes that has any.
@@ -203,7 +231,8 @@ class Recorded:
         key = layer, tuple(map(tuple, modes))
         if key not in self._selected:
             slices = self._observed_by(layer)
-            found = (self._best(slices[slices["mode"].isin(group)], late=True) for group in modes)
+            groups = ([row for row in slices if row["mode"] in group] for group in modes)
+            found = (self._best(group, late=True) for group in groups)
             self._selected[key] = next((each for each in found if each is not None), None)
         # A caller sets the factor of its own.
         selection = self._selected[key]
@@ -213,68 +242,62 @@ class Recorded:
         """Select all slices of `layer`, the first ones too: counts need no warm-up."""
         return self._best(self._observed_by(layer))
 
-    def holding(self, rows: pd.DataFrame) -> Selection | None:
+    def holding(self, rows: Iterable[Row]) -> Selection | None:
         """Select the slices of the plan that rows belong to, of any layer."""
-        slices = self.slices
-        chosen = slices["slice"].isin(rows["slice"].unique()) & (slices["steps"] > 0)
-        return self._best(slices[chosen])
-
-    def _observed_by(self, layer: str) -> pd.DataFrame:
-        return _where(self.slices, (self.slices["layer"] == layer) & (self.slices["steps"] > 0))
-
-    def _best(self, chosen: pd.DataFrame, *, late: bool = False) -> Selection | None:
-        """Select from these slices, if any; those with evaluation only if there are no others."""
-        if not len(chosen):
-            return None
-        mixed = chosen["slice"].isin(self._mixed)
-        chosen = chosen if mixed.all() else chosen[~mixed]
-        settled = chosen["round"] > 1
-        chosen = chosen[settled] if late and settled.any() else chosen
-        return Selection(
-            chosen["slice"].tolist(),
-            str(chosen["mode"].iloc[0]),
-            int(chosen["counted_steps"].sum()),
-            float(chosen["counted_wall_s"].sum()),
-            mixed=bool(mixed.all()),
+        numbers = {row["slice"] for row in rows}
+        return self._best(
+            [row for row in self.slices if row["slice"] in numbers and (row["steps"] or 0) > 0]
         )
 
-    def steps_of(self, slices: Sequence[int]) -> pd.DataFrame:
+    def _observed_by(self, layer: str) -> list[Row]:
+        return [row for row in self.slices if row["layer"] == layer and (row["steps"] or 0) > 0]
+
+    def _best(self, chosen: list[Row], *, late: bool = False) -> Selection | None:
+        """Select from these slices, if any; those with evaluation only if there are no others."""
+        if not chosen:
+            return None
+        pure = [row for row in chosen if row["slice"] not in self._mixed]
+        best = pure or chosen
+        if late:
+            best = [row for row in best if (row["round"] or 0) > 1] or best
+        return Selection(
+            [row["slice"] for row in best],
+            str(best[0]["mode"]),
+            sum(known(best, "counted_steps")),
+            math.fsum(known(best, "counted_wall_s")),
+            mixed=not pure,
+        )
+
+    def steps_of(self, slices: Iterable[int]) -> list[Row]:
         """Return the steps of the plan in these slices; shared slices have the same steps."""
-        chosen = self.slices[self.slices["slice"].isin(list(slices))]
-        steps = self.steps
-        numbers, inside = steps["step"].to_numpy(), np.zeros(len(steps), dtype=bool)
-        for first, count in zip(chosen["first_step"], chosen["steps"], strict=True):
-            inside |= (numbers >= first) & (numbers < first + count)
-        return _where(steps, pd.Series(inside, index=steps.index, dtype=bool))
+        wanted = set(slices)
+        spans = (_span(row, self._numbers) for row in self.slices if row["slice"] in wanted)
+        return [self.steps[at] for at in sorted({at for span in spans for at in span})]
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        return [row["step"] for row in self.steps]
 
     @cached_property
     def _mixed(self) -> frozenset[int]:
         """Numbers of the slices whose rows add up training and evaluation."""
-        steps = self.steps
         words = {"eval", "loop"} if self.phase == "train" else {"loop"}
-        evaluating = [
-            step
-            for step, flags in zip(steps["step"].tolist(), steps["flags"], strict=True)
-            if not words.isdisjoint(flags.split())
-        ]
-        if not evaluating:
-            return frozenset()
-        whole = self.slices[~(self.slices["counted_steps"] < self.slices["steps"])]
-        columns = zip(whole["slice"], whole["first_step"], whole["steps"], strict=True)
+        evaluating = [row["step"] for row in self.steps if not words.isdisjoint(flags_of(row))]
         return frozenset(
-            int(number)
-            for number, first, count in columns
-            if any(first <= step < first + count for step in evaluating)
+            row["slice"]
+            for row in self.slices
+            if (row["counted_steps"] is None or row["counted_steps"] >= (row["steps"] or 0))
+            and _span(row, evaluating)
         )
 
-    def rows(self, table: str, selection: Selection | None) -> pd.DataFrame:
+    def rows(self, table: str, selection: Selection | None) -> list[Row]:
         """Return the rows of a table that belong to the selected slices."""
-        frame = self.frames[table]
-        return _where(frame, frame["slice"].isin(selection.slices if selection else []))
+        chosen = frozenset(selection.slices if selection else ())
+        return [row for row in self.table(table) if row["slice"] in chosen] if chosen else []
 
     def step_rows(
         self,
-        frame: pd.DataFrame,
+        rows: Iterable[Row],
         selection: Selection | None,
         keys: Sequence[str],
         columns: Sequence[str],
@@ -287,10 +310,16 @@ class Recorded:
         A row with a `module_id` also has the path of its `module`. `largest` and the order are
         those of `sums`, `clean_s` and `calibrated_s` those of `Selection.figures`.
         """
-        for key, totals in sums(frame, list(keys), columns, largest=largest):
+        for key, totals in sums(rows, keys, columns, largest=largest):
             row = dict(zip(keys, key, strict=True))
             module = self.module_path(row.get("module_id"))
             yield {**row, "module": module, **(selection or NO_SLICES).figures(totals, clean_s)}
+
+
+def _span(row: Row, numbers: Sequence[int]) -> range:
+    """Return the places of a slice's steps in a list of numbers of steps, which is in order."""
+    first = row["first_step"] or 0
+    return range(bisect_left(numbers, first), bisect_left(numbers, first + (row["steps"] or 0)))
 
 
 def _with_cells(tables: Mapping[str, Rows], named: Callable[[str], str]) -> dict[str, Rows]:
@@ -310,27 +339,60 @@ def _with_cells(tables: Mapping[str, Rows], named: Callable[[str], str]) -> dict
     }
 
 
-def _where(frame: pd.DataFrame, chosen: pd.Series[bool]) -> pd.DataFrame:
-    """Return the chosen rows."""
-    rows: pd.DataFrame = frame.loc[chosen]
-    return rows
+# --- Rows of a table ------------------------------------------------------------------------------
 
 
-def is_missing(value: Any) -> bool:
-    """Return whether a value of a frame is missing."""
-    return value is None or (not isinstance(value, (list, dict)) and bool(pd.isna(value)))
+def flags_of(step: Row) -> list[str]:
+    """Return the reasons that keep a step out of medians."""
+    flags: str = step["flags"]
+    return flags.split()
 
 
-def nullable(value: Any) -> Any:
-    """Return a plain Python value; None for what pandas calls missing."""
-    if is_missing(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
+def known(rows: Iterable[Row], name: str) -> list[Any]:
+    """Return the values of a column that are not missing."""
+    return [row[name] for row in rows if row[name] is not None]
 
 
-def whole(value: Any) -> int | None:
-    """Return a whole number; None for what pandas calls missing."""
-    return None if is_missing(value) else round(value)
+def in_order(rows: Iterable[Row], *names: str) -> list[Row]:
+    """Sort rows by columns; missing values come last, and equal rows keep their order."""
+    return sorted(rows, key=lambda row: [(row[name] is None, row[name]) for name in names])
+
+
+def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Return rows by their keys, in the order in which keys first come."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple([row[key] for key in keys])].append(row)
+    return groups
+
+
+def sums(
+    rows: Iterable[Row], keys: Sequence[str], columns: Sequence[str], *, largest: str | None = None
+) -> list[tuple[tuple[Any, ...], dict[str, float | None]]]:
+    """Add columns up by their keys: each key, and its sums; None for a sum without any value.
+
+    Keys are in order, or with `largest` those with the most of that column come first.
+    """
+    groups = grouped(rows, *keys)
+    ordered = sorted(groups, key=lambda key: [(part is None, part) for part in key])
+    found = [
+        (key, {name: added(row[name] for row in groups[key]) for name in columns})
+        for key in ordered
+    ]
+    if largest is not None:
+        found.sort(key=lambda each: (each[1][largest] is None, -(each[1][largest] or 0.0)))
+    return found
+
+
+def added(values: Iterable[float | None]) -> float | None:
+    """Add up what is known, to the last digit; None where nothing is."""
+    every = [value for value in values if value is not None]
+    return math.fsum(every) if every else None
+
+
+def whole(value: float | None) -> int | None:
+    """Return a whole number; None for a missing value."""
+    return None if value is None else round(value)
 
 
 def ratio(total: float | None, count: float | None) -> float | None:
@@ -340,41 +402,12 @@ def ratio(total: float | None, count: float | None) -> float | None:
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
     """Add up what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    every = [value for value in values if value is not None]
+    return sum(every) if every else None
 
 
 def known_total(values: Iterable[float | None]) -> float | None:
     """Add values up; None if one of them is unknown."""
     every = list(values)
-    known = [value for value in every if value is not None]
-    return sum(known, 0.0) if len(known) == len(every) else None
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries of plain values, None for missing ones."""
-    columns = []
-    for name in frame.columns:
-        cells = zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True)
-        columns.append([None if missing else value for value, missing in cells])
-    # No index: each row would make an iterator over it.
-    names = [str(name) for name in frame.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def sums(
-    frame: pd.DataFrame, keys: list[str], columns: Sequence[str], *, largest: str | None = None
-) -> Iterator[tuple[tuple[Any, ...], dict[str, float]]]:
-    """Add columns up by their keys: yields each key, None for its missing parts, and its sums.
-
-    A sum of missing values only is NaN. With `largest`, the keys with the most of that column
-    come first.
-    """
-    summed = frame.groupby(keys, dropna=False)[list(columns)].sum(min_count=1)
-    if largest is not None:
-        summed = summed.sort_values(largest, ascending=False)
-    names = [str(name) for name in summed.columns]
-    rows = zip(*(summed[name].tolist() for name in summed.columns), strict=True)
-    for key, totals in zip(summed.index.tolist(), rows, strict=True):
-        parts = key if isinstance(key, tuple) else (key,)
-        yield tuple(map(nullable, parts)), dict(zip(names, totals, strict=True))
+    found = [value for value in every if value is not None]
+    return sum(found, 0.0) if len(found) == len(every) else None

@@ -13,6 +13,7 @@ import pytest
 import profstack
 from profstack import commands
 from tests.support.commands import make_recording
+from tests.support.hostile_recordings import kept
 from tests.support.processes import CHECKOUT, clean_environment, run_python
 from tests.support.tables import cases
 
@@ -43,6 +44,8 @@ def test_what_runs_before_the_script_imports_nothing_heavy(tmp_path):
         found = imported(tmp_path, *words)
         assert "profstack.errors" in found
         assert not found & heavy
+    recording = kept(tmp_path / "kept")
+    assert not imported(tmp_path, "report", str(recording)) & {"torch", "pandas", "jinja2"}
 
 
 @cases("what ending code", ("--serve", signal.SIGINT, 0), ("--snakeviz", signal.SIGTERM, 143))

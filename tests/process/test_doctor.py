@@ -46,7 +46,7 @@ def test_what_is_here_works_beside_broken_packages_and_in_any_folder(tmp_path):
     assert "no_such_module" in json.dumps(answer)
     tools = {name: each for (group, name), each in checks.items() if group == "tool"}
     assert tools["torch"]["version"] == torch.__version__
-    for name in ("numpy", "pandas", "jinja2", "rich", "snakeviz", "nvtx", "memory-profiler"):
+    for name in ("numpy", "pandas", "rich", "snakeviz", "nvtx", "memory-profiler"):
         assert tools[name]["works"] is True
         assert tools[name]["version"] == metadata.version(name)
     assert bool(tools["cuda"]["works"]) == torch.cuda.is_available()

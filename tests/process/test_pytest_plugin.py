@@ -26,7 +26,7 @@ def test_workers_of_xdist_hand_over_their_rows_and_judge_no_time(tmp_path):
 
 
 def test_without_its_fixtures_it_imports_nothing_and_prints_nothing(tmp_path):
-    heavy = ("torch", "numpy", "pandas", "rich", "jinja2", "profstack.bench", "profstack.errors")
+    heavy = ("torch", "numpy", "pandas", "rich", "profstack.bench", "profstack.errors")
     text = f"import sys\ndef test(): assert not {set(heavy)!r} & set(sys.modules)\n"
     done = _pytest(tmp_path, text)
     assert (done.returncode, "profstack" in done.stdout) == (0, False)

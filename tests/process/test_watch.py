@@ -111,11 +111,11 @@ def test_a_script_without_torch_is_watched_all_the_same(tmp_path, run_profstack,
 def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
     recorded = Recorded(recorded_run("loading").recording)
     assert any(row["name"] == "save" for row in watch.watch_rows(recorded))
-    slices = recorded.frames["slices"]
-    samples_at = recorded.frames["watch_samples"].query("weight > 0")["t_s"]
-    observed = slices[slices["kind"].isin(["clean", "cprofile", "torch"])]
+    samples_at = [row["t_s"] for row in recorded.table("watch_samples") if row["weight"] > 0]
+    kinds = ("clean", "cprofile", "torch")
+    observed = [row for row in recorded.table("slices") if row["kind"] in kinds]
     assert len(observed) > 3
-    for row in observed.to_dict("records"):
-        assert not samples_at.between(row["started_s"], row["started_s"] + row["wall_s"]).any(), row
-    layers = recorded.frames["layers"].set_index("name")
-    assert 10_000 < layers["memory_bytes"]["watch"] < 2**24
+    for row in observed:
+        assert not any(0 <= t_s - row["started_s"] <= row["wall_s"] for t_s in samples_at), row
+    (layer,) = (row for row in recorded.table("layers") if row["name"] == "watch")
+    assert 10_000 < layer["memory_bytes"] < 2**24

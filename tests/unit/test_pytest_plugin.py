@@ -6,7 +6,6 @@ import time
 from itertools import repeat
 from types import SimpleNamespace
 
-import jinja2
 import pandas
 import psutil
 import pytest
@@ -24,7 +23,7 @@ from profstack.stats.summary import summarize
 from profstack.wrappers import cprofile, flops, memory, torch_profiler
 
 # Pytester forgets what it imports: torch cannot be imported twice, and others take long.
-LOADED = (jinja2, pandas, psutil, torch, counted_run, meaning, places)
+LOADED = (pandas, psutil, torch, counted_run, meaning, places)
 LOADED += (lock_text, html, screen, cprofile, flops, memory, torch_profiler)
 
 ALONE = ("-p", "profstack.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")

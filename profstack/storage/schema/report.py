@@ -965,6 +965,9 @@ class LayerColumn(TypedDict):
     sense: Annotated[Text, "how its numbers are to be read; null of keys"]
 
 
+LayerValue = str | int | float | bool | None
+
+
 class LayerTableFacts(TypedDict):
     """A table that a layer declared itself."""
 
@@ -975,7 +978,7 @@ class LayerTableFacts(TypedDict):
     join: Annotated[Join | None, "the table whose rows also show its figures"]
     columns: Annotated[list[LayerColumn], "its columns"]
     rows: Annotated[
-        list[dict[str, str | int | float | bool | None]],
+        list[dict[str, LayerValue]],
         "figures per step, in the order that the layer declared",
     ]
 

@@ -3,13 +3,12 @@
 import random
 from statistics import median
 
-import pandas as pd
 import pytest
 
 from profstack.analysis import clean_steps as module
 from profstack.stats.blocks import COVERED
 from tests.support.recordings import Run
-from tests.support.tables import cases
+from tests.support.tables import cases, rows_of
 
 FEW = module.FEW_STEPS
 
@@ -30,7 +29,7 @@ def made(run, *parts):
 
 def found_in(run):
     clean = module.clean_steps(run.recorded())
-    return clean, clean.steps["step"].tolist(), [row["slug"] for row in clean.warnings]
+    return clean, [row["step"] for row in clean.steps], [row["slug"] for row in clean.warnings]
 
 
 def test_steps_with_evaluation_or_cut_short_do_not_count(tmp_path):
@@ -38,9 +37,9 @@ def test_steps_with_evaluation_or_cut_short_do_not_count(tmp_path):
         part = ("clean", [0.011, 0.012, 0.013], {"flags": {1: flag}})
         numbers = made(Run(tmp_path / flag), ("clean", [0.01] * 10), part)[1]
         assert (11 in numbers) == counts
-        steps = pd.DataFrame({"flags": [flag, "", "switch"], "wall_s": [0.1, 0.0, 0.2]})
-        assert module.timed_steps(steps).index.tolist() == ([0, 2] if counts else [2])
-        assert module.flagged(steps, *flag.split(), "other").tolist()[:2] == [True, False]
+        steps = rows_of("flags wall_s", (flag, 0.1), ("", 0.0), ("switch", 0.2))
+        assert module.timed_steps(steps) == (steps[::2] if counts else steps[2:])
+        assert [module.is_flagged(row, *flag.split(), "x") for row in steps[:2]] == [True, False]
 
 
 @pytest.mark.parametrize(("settled", "kept"), [(2, "all"), (3, "settled")])
@@ -71,7 +70,7 @@ def test_a_rare_pause_is_of_the_run_and_not_of_the_step(run, count, long, factor
     row = {"kind": module.WORKER if kind == "WORKER" else "native", "process": 1, "threads": 1}
     clean, numbers, slugs = made(run, ("clean", walls, {"frames": {"thread_times": [row]}}))
     pauses = [*range(20, 20 + long)] if out else []
-    assert clean.paused["step"].tolist() == pauses
+    assert [row["step"] for row in clean.paused] == pauses
     assert numbers == [number for number in range(count) if number not in pauses]
     assert slugs == ["pauses"] * out
 

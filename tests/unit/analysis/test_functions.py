@@ -2,7 +2,6 @@
 
 import math
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from profstack.analysis import functions as module
 from profstack.code_owner import FACT
 from tests.support.cells import among, cells
 from tests.support.recordings import Model, function, realistic
+from tests.support.tables import rows_of
 
 CLEAN_S = 0.0137
 TRAIN = "/home/u/app/train.py"
@@ -72,17 +72,18 @@ def test_calls_that_were_preempted_in_one_slice_are_as_in_the_other():
         ("cast", (few, 4e-6), (few, 234e-6)), ("often", (few + 1, 1e-6), (few + 1, 1e-3)),
         ("slower", (1, 10e-6), (1, 10e-6 * module.PREEMPTED)),
         ("short", (1, 1e-6), (1, 0.99 * lost)), ("once", (3, 1e-3))]  # fmt: skip
-    frame = pd.DataFrame(
+    profiled = [
         {"slice": at, **function(name, calls, self_s, total_s=2 * self_s)}
         for name, *seen in rows
         for at, (calls, self_s) in enumerate(seen)
-    )
+    ]
 
     def off(*delays):
-        slices = pd.DataFrame({"slice": range(len(delays)), "delay_s": delays})
-        kept, taken_off = module.without_preempted(frame, slices)
+        slices = rows_of("slice delay_s", *enumerate(delays))
+        kept, taken_off = module.without_preempted(profiled, slices)
         for column in ("self_s", "total_s"):
-            assert (frame[column] - kept[column]).sum() == near(sum(taken_off.values()))
+            less = (row[column] - left[column] for row, left in zip(profiled, kept, strict=True))
+            assert sum(less) == near(sum(taken_off.values()))
         return {key[2]: seconds for key, seconds in taken_off.items()}
 
     assert off(None, 1e-3) == {"cast": near(230e-6)}

@@ -1,6 +1,5 @@
 """From the watch's samples to its tables: shares, growth of memory, outliers and their work."""
 
-import pandas as pd
 import pytest
 
 from profstack.analysis import watch
@@ -27,7 +26,7 @@ SAVE = (SCRIPT, 12, "save")
 
 
 def outliers(made, clean=(STEP_S,) * 5):
-    steps = pd.DataFrame({"wall_s": list(clean)})
+    steps = [{"wall_s": wall_s} for wall_s in clean]
     return watch.outlier_rows(made.recorded(), Clean(steps, 0, []))
 
 

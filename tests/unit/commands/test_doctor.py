@@ -16,8 +16,8 @@ from tests.support.commands import fails
 TORCH = {"version": "2.13.0+cpu", "cuda_build": None, "kineto": True, "cpu_events": 5}
 TORCH |= {"cuda": False, "device_events": False}
 CUDA = {**TORCH, "cuda_build": "12.8", "cuda": True, "gpu": "H200", "capability": "9.0"}
-NAMES = ("numpy", "pandas", "jinja2", "nvtx", "memory-profiler", "flops-profiler", "thop", "fvcore")
-REQUIRED = {"cprofile", "torch", "kineto", "numpy", "pandas", "jinja2", "flops", "watch"}
+NAMES = ("numpy", "pandas", "nvtx", "memory-profiler", "flops-profiler", "thop", "fvcore")
+REQUIRED = {"cprofile", "torch", "kineto", "numpy", "flops", "watch"}
 
 
 @pytest.fixture

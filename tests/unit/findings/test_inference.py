@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from profstack.findings import inference as module
@@ -33,12 +32,10 @@ def report_of(
 
 def inferred(backward=0, **changes):
     """The findings of a run of inference; one operator of slice 2 may be of a backward pass."""
-    frame = pd.DataFrame({"slice": [1, 2], "backward": [None, backward]})
-    slices = pd.DataFrame({"slice": [1, changes.pop("slice", 2)]})
-    steps = changes.pop("steps", [("4x8", 1.0, "clean")] * 9)
-    steps = pd.DataFrame(steps, columns=["shape", "wall_s", "kind"])
-    frames = {"operators": frame, "thread_times": pd.DataFrame({"kind": []})}
-    recording = SimpleNamespace(frames=frames, slices=slices, steps=steps)
+    tables = {"operators": rows_of("slice backward", (1, None), (2, backward)), "thread_times": []}
+    slices = [{"slice": 1}, {"slice": changes.pop("slice", 2)}]
+    steps = rows_of("shape wall_s kind", *changes.pop("steps", [("4x8", 1.0, "clean")] * 9))
+    recording = SimpleNamespace(table=tables.__getitem__, slices=slices, steps=steps)
     return inference(recording, report_of(**{"phase": "other", **changes}))
 
 

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import pandas as pd
-
 from profstack.findings.measurement import threads_without_cores, trust, uncounted
 from profstack.storage.vocabulary import BENCH_FACT
 from tests.support.findings import links, report_of
@@ -13,7 +11,7 @@ from tests.support.tables import cases, missing, near, of, rows_of
 def recording(walls, *, kind="clean", flags="", **facts):
     """Steps of these times after a slow one of the start."""
     rows = [(1.0, "startup", ""), *((wall, kind, flags) for wall in walls)]
-    return SimpleNamespace(steps=pd.DataFrame(rows_of("wall_s kind flags", *rows)), facts=facts)
+    return SimpleNamespace(steps=rows_of("wall_s kind flags", *rows), facts=facts)
 
 
 def trusted(n, low=None, high=None):

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import pandas as pd
-
 from profstack.findings import rules
 from profstack.findings.run_costs import run_costs
 from tests.support.findings import TRAIN, report_of
@@ -17,9 +15,9 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples", times=
     known = {"file": TRAIN, "line": 7, "name": "work", "by": by, "functions": [], "times": times}
     rows = [{"part": part, "wall_s": wall_s, "share": share, "longest_s": kept * wall_s, **known}]
     rows.append({**rows[0], "part": "profstack", "share": None, "wall_s": 99.0})
-    frames = {"compilations": pd.DataFrame({"wall_s": [compiled_s]})}
+    tables = {"compilations": [{"wall_s": compiled_s}]}
     report = report_of(parts={"run_bar": rows, "step": {"count": count}})
-    return run_costs(SimpleNamespace(frames=frames), report)
+    return run_costs(SimpleNamespace(table=tables.__getitem__), report)
 
 
 @cases("part rule least_s saved", ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),

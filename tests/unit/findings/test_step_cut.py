@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from profstack.findings import step_cut
@@ -36,16 +35,14 @@ def cut_of(wait=0.1, clean_wait=None, times=TIMES, operators=OPERATORS, loader=N
     times = ({own.WAIT: (wait, 0.0)} if wait else {}) | times
     owned = [(number, one * WALL_S, other * WALL_S) for number, (one, other) in times.items()]
     ran = [(name, None, *of, share * WALL_S, n * STEPS) for name, *of, share, n in operators]
-    names = ["name", "shapes", "module_id", "backward", "self_s", "calls"]
-    columns = ["module_id", "forward_self_s", "backward_self_s"]
-    frames = {"module_times": pd.DataFrame(owned, columns=columns)}
-    frames["operators"] = pd.DataFrame(ran, columns=names)
+    tables = {"module_times": rows_of("module_id forward_self_s backward_self_s", *owned)}
+    tables["operators"] = rows_of("name shapes module_id backward self_s calls", *ran)
     kinds = [(NET, "Net", 9), (CRITERION, "MyCriterion", 0), (3, "LossyNet", 0), (4, "Loss", 5)]
-    modules = pd.DataFrame(kinds, columns=["module_id", "type", "parameters"])
+    tables["modules"] = rows_of("module_id type parameters", *kinds)
     recording = SimpleNamespace(
         select=lambda layer, modes: Selection([1], "timed", STEPS, WALL_S),
-        rows=lambda name, selection: frames[name],
-        frames={"modules": modules},
+        rows=lambda name, selection: tables[name],
+        table=tables.__getitem__,
     )
     halves = [(each * 12.5 * MS / 2) for each in loader or (0.0, 0.0)]
     regions = [(f"enumerate(DataLoader)#{part}", *halves) for part in "ab" if loader]

@@ -1,11 +1,10 @@
-"""A recording as frames: which slices count, and sums per step."""
+"""The rows of a recording: which slices count, and sums per step."""
 
 import pytest
 
 from profstack.storage import reader
 from tests.support.recordings import Run, module
 
-NAN = float("nan")
 FEWEST, LARGEST = reader.FEWEST_STEPS, reader.LARGEST_FACTOR
 near = pytest.approx
 
@@ -17,13 +16,13 @@ def run(tmp_path):
 
 def test_figures_per_step_at_the_clean_time():
     chosen = reader.Selection([1], "timed", 7, 0.9, factor=1.5)
-    found = chosen.figures({"self_s": 0.35, "calls": NAN}, 0.1)
+    found = chosen.figures({"self_s": 0.35, "calls": None}, 0.1)
     assert found == {"self_s": near(0.05), "calls": None, "calibrated_s": near(0.35 / 0.9 * 0.1)}
     assert chosen.figures({"calls": 4.0}, 0.1) == {"calls": near(4 / 7), "calibrated_s": None}
     for steps, factor, total, clean, known in (
         (FEWEST, LARGEST, 0.2, 0.1, True), (FEWEST - 1, 1.2, 0.2, 0.1, False),
         (FEWEST, LARGEST * 1.001, 0.2, 0.1, False), (9, None, 0.2, 0.1, False),
-        (9, 1.2, NAN, 0.1, False), (9, 1.2, None, 0.1, False), (9, 1.2, 0.2, None, False),
+        (9, 1.2, None, 0.1, False), (9, 1.2, 0.2, None, False),
     ):  # fmt: skip
         found = reader.Selection([1], "timed", steps, 0.7, factor).calibrated(total, clean)
         assert found == (near(0.2 / 0.7 * 0.1) if known else None)
@@ -78,5 +77,5 @@ def test_values_may_be_missing_and_modules_go_by_their_numbers(run):
     assert ratios == [1.5, 0.0, None, None, None]
     run.write({"modules": [module(1, "Net"), module(2, "Net.a", 1)]})
     recorded = run.recorded()
-    paths = [recorded.module_path(number) for number in (1.0, 2, 3, NAN)]
+    paths = [recorded.module_path(number) for number in (1, 2, 3, None)]
     assert (paths, recorded.module_parents) == (["Net", "Net.a", None, None], {1: None, 2: 1})

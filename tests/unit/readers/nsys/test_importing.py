@@ -36,7 +36,7 @@ def test_an_import_takes_the_place_of_an_earlier_one(export, folder, monkeypatch
     monkeypatch.setattr(importing, "MOST_ROWS", 1)
     monkeypatch.setattr(importing, "FEWEST_ROWS", 1)
     fact, found = importing.import_file(export, folder), Recorded(folder)
-    counts = [len(found.frames[f"nsys_{name}"]) for name in ("steps", "kernels")]
+    counts = [found.count(f"nsys_{name}") for name in ("steps", "kernels")]
     # One row, and the rest in another.
     assert (found.facts["nsys"], counts) == (fact, [2, 2])
     expected = {"file": "a.sqlite", "version": "2024.3.1.75", "schema": "3.15.1", "process": PID}
