@@ -27,6 +27,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         (rules.HOST_TO_DEVICE_COPY, ()),
         (rules.SMALL_OPERATORS, ()),
         (rules.UNFUSED_OPTIMIZER, ("optimizer",)),
+        (rules.DENSE_EMBEDDINGS, ("optimizer",)),
         (rules.ZERO_GRAD_TO_ZEROS, ("optimizer",)),
         (rules.GRAD_IN_INFERENCE, ("forward",)),
         (rules.PADDING, MODEL),

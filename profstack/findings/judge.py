@@ -29,7 +29,8 @@ from profstack.storage.schema.report import Finding, Place, Report
 FAMILIES: tuple[reading.Family, ...] = (
     memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
     small_operators, compiling, hot_spots, dominating, threads_without_cores, trust, uncounted,
-    model_setup.unfused_optimizer, model_setup.zero_grad_to_zeros, inference,
+    model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
+    inference,
     model_setup.float32_without_tf32, model_setup.padding, own_costs, run_costs,
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from profstack.analysis.functions import PROFILED
 from profstack.findings import names, reading, rules
@@ -376,6 +376,94 @@ def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
         }
         for name in sorted(times, key=lambda name: -times[name])[:_MOST_OPERATORS]
     ]
+
+
+# Embeddings whose gradients are dense: each step fills one of the whole table with zeros, and the
+# optimizer goes through all of its rows.
+
+_DENSE, _LOOK_UP = "aten::embedding_dense_backward", "aten::embedding"
+# A step looks up no more of the rows; with more a sparse update has little left to save.
+_FEW_ROWS = 0.1
+
+
+class _Table(NamedTuple):
+    """The table of an embedding: its module, its rows and columns, and look-ups of a step."""
+
+    module: str
+    rows: int
+    columns: int
+    used: float
+
+    @property
+    def elements(self) -> int:
+        """Numbers in it."""
+        return self.rows * self.columns
+
+
+@reading.family
+def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where most rows of large tables are updated for nothing."""
+    seen = report["setup"].get("optimizers") or []
+    updated = sum(each["elements"] for each in seen)
+    tables = sorted(_tables(report), key=lambda table: -table.elements)
+    optimizer = reading.module_rows(report).get(PART)
+    if reading.on_accelerator(report) or not tables or not updated or optimizer is None:
+        return
+    modules = {table.module for table in tables}
+    rows = [row for row in report["tables"]["operators"] if row["name"] == _DENSE]
+    dense_s = reading.total((row for row in rows if row["module"] in modules), "total_s")
+    part = min(sum(table.elements for table in tables) / updated, 1.0)
+    cost_s = reading.calibrated(report, dense_s + part * reading.figure(optimizer, "self_s"))
+    if cost_s is None or cost_s < rules.DENSE_EMBEDDINGS.threshold * step_s:
+        return
+    first = tables[0]
+    yield reading.finding(
+        rules.DENSE_EMBEDDINGS,
+        f"A step looks up {first.used:.0f} of the {first.rows} rows of {first.module}, and all of "
+        "them are updated",
+        severity=reading.severity_of(cost_s, step_s),
+        gain_reason="what a sparse optimizer takes for the rows that are used was not measured",
+        place=seen[0]["place"],
+        module=first.module,
+        layers=("torch",),
+        evidence=[
+            {"calibrated_s": cost_s, "step_share": cost_s / step_s, "link": f"modules/{PART}"},
+            *(
+                {
+                    "module": table.module,
+                    "rows": table.rows,
+                    "used_rows": table.used,
+                    "link": f"modules/{table.module}",
+                }
+                for table in tables[:_MOST_ROWS]
+            ),
+        ],
+        advice="Make it with nn.Embedding(..., sparse=True), and give its weights to "
+        "torch.optim.SparseAdam (SGD and Adagrad take sparse gradients too): gradients are dense "
+        "now. Rows that no batch has then keep their averages, so that results differ.",
+    )
+
+
+def _tables(report: Report) -> Iterator[_Table]:
+    """Yield the embeddings with dense gradients of which a step uses few rows."""
+    rows = [row for row in report["tables"]["operators"] if row["shapes"] and row["calls"]]
+    shapes = {id(row): json_cell(row["shapes"], list[list[object]]) for row in rows}
+    # What evaluates looks up rows that no gradient is for.
+    used = reading.sums_of(
+        (row["module"], prod(shapes[id(row)][1]) * (row["calls"] or 0.0))
+        for row in rows
+        if row["name"] == _DENSE and row["module"] is not None and len(shapes[id(row)]) > 1
+    )
+    sizes = {row["module"]: shapes[id(row)][0] for row in rows if row["name"] == _LOOK_UP}
+    # An output layer with the same weights has a gradient for all of them.
+    products = [shapes[id(row)] for row in rows if _PRODUCTS.match(row["name"])]
+    for module, looked_up in used.items():
+        size = sizes.get(module, [])
+        if len(size) != 2 or any(size in each or size[::-1] in each for each in products):
+            continue
+        table = _Table(str(module), *size, looked_up)
+        if table.used <= _FEW_ROWS * table.rows:
+            yield table
 
 
 # Gradients that are set to zero and added to, where they could be let go and handed over anew: the

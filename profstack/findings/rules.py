@@ -87,6 +87,15 @@ UNFUSED_OPTIMIZER = FindingRule(
     # An optimizer with less has little to give, and is commonly left as it is.
     threshold=0.03,
 )
+DENSE_EMBEDDINGS = FindingRule(
+    "dense-embeddings",
+    "All rows of an embedding are updated for the few that a step uses",
+    "On the CPU: a step looks up at most 10 % as many rows as an embedding has, no product "
+    "has the same table, and its dense gradients, with its part of the optimizer's time by its "
+    "elements, take at least a tenth of the clean step.",
+    "None: what a sparse optimizer takes for the rows that are used was not measured.",
+    threshold=0.1,
+)
 ZERO_GRAD_TO_ZEROS = FindingRule(
     "zero-grad-to-zeros",
     "Gradients are set to zero and added to",

@@ -44,8 +44,6 @@ def test_a_run_records_the_regions_of_its_script(recorded_run):
     flop = {key: row["flop"] for key, row in table.items() if row["flop"] is not None}
     assert flop == dict.fromkeys(updates, products)
     assert 0 < table[own, "whole/load"]["operator_s"] < table[own, "whole"]["operator_s"]
-    assert table["nvtx", "batch"]["operator_s"] is None
-    assert {row["threads"] for row in table.values()} == {"the steps' own"}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads' clocks: Linux alone")
