@@ -428,20 +428,17 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
         layers=("torch",),
         evidence=[
             {"calibrated_s": cost_s, "step_share": cost_s / step_s, "link": f"modules/{PART}"},
-            *(
-                {
-                    "module": table.module,
-                    "rows": table.rows,
-                    "used_rows": table.used,
-                    "link": f"modules/{table.module}",
-                }
-                for table in tables[:_MOST_ROWS]
-            ),
+            *map(_row_of, tables[:_MOST_ROWS]),
         ],
         advice="Make it with nn.Embedding(..., sparse=True), and give its weights to "
         "torch.optim.SparseAdam (SGD and Adagrad take sparse gradients too): gradients are dense "
         "now. Rows that no batch has then keep their averages, so that results differ.",
     )
+
+
+def _row_of(table: _Table) -> Evidence:
+    link = f"modules/{table.module}"
+    return {"module": table.module, "rows": table.rows, "used_rows": table.used, "link": link}
 
 
 def _tables(report: Report) -> Iterator[_Table]:
@@ -461,7 +458,7 @@ def _tables(report: Report) -> Iterator[_Table]:
         size = sizes.get(module, [])
         if len(size) != 2 or any(size in each or size[::-1] in each for each in products):
             continue
-        table = _Table(str(module), *size, looked_up)
+        table = _Table(str(module), size[0], size[1], looked_up)
         if table.used <= _FEW_ROWS * table.rows:
             yield table
 
