@@ -166,7 +166,8 @@ def generated_tokens(model: Any, args: Any, kwargs: Any, result: Any) -> dict[st
     def shape_of(value: Any) -> tuple[int, ...]:
         return tuple(getattr(value, "shape", ()))
 
-    configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
+    given_config = kwargs.get("generation_config", args[1] if len(args) > 1 else None)
+    configs = (given_config, getattr(model, "generation_config", None))
 
     def option(name: str) -> Any:
         """Return an option: the call's own, also None, else the first that a configuration has."""

@@ -105,7 +105,7 @@ class Recording:
     def to_pandas(self, name: str) -> DataFrame:
         """Return one table as a data frame; the next call returns the same object.
 
-        `run_bar`, `findings`, `layers` and `slices` of the report are such tables too. Raises
+        `run_bar`, `findings`, `layers` and `slices` of the report are made anew each time. Raises
         KeyError, which names the tables, where there is no such table.
         """
         if name in _LISTS:

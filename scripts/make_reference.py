@@ -217,7 +217,7 @@ def verdicts() -> str:
         "`likely`. Its `action` is the finding that gains most, or else what is usually done. "
         "`profstack show --verdict` prints every test of a run.",
         table(("verdict", "share of the clean step", "from", "what is usually done"), rows),
-        "Without one that wins, a `hint`:",
+        "Without one that wins, of which balanced and unclear are a `hint`:",
         table(("verdict", "when"), [(f"`{slug}`", text) for slug, text in OTHERS.items()]),
     )
 

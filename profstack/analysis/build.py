@@ -83,8 +83,9 @@ def _rows(
                 row[name] = max(values, default=None)
         found.append({column.name: row.get(column.name) for column in table.columns})
     if (order := table.order) is not None:
-        found.sort(key=lambda row: row[order] or 0, reverse=True)
-        found.sort(key=lambda row: row[order] is None)
+        ranked = [row for row in found if row[order] is not None]
+        ranked.sort(key=lambda row: row[order], reverse=True)
+        found = [*ranked, *(row for row in found if row[order] is None)]
     return found
 
 
@@ -529,11 +530,12 @@ def _run_warnings(
         warnings += _of_profiler(recorded)
     else:
         warnings += [*loop_warnings(recorded, loop_rows(recorded)), *clean.warnings]
-    for step in recorded.paused_steps[:1]:
+    if paused := recorded.paused_steps:
+        step, more = paused[0], f" ({len(paused)} such steps)" if len(paused) > 1 else ""
         text = (
             f"step {step['step']}, which a layer watched, waited {format_seconds(step['wait_s'])} "
-            "before its first work: such a pause is rare, and no part of the step's figures; it is "
-            "listed among the outliers"
+            f"before its first work{more}: such a pause is rare, and no part of the clean times; it "
+            "is listed among the outliers"
         )
         warnings.append({"slug": "pauses", "text": text})
     for layer, selection in selections.items():

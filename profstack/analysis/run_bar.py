@@ -256,6 +256,8 @@ class _Run:
             if plan != recorded.plan and "site" in recorded.loop_facts(plan)
         }
         for row in self._slices:
+            # What comes in two slices is two spells of it.
+            self.division.last = None
             begin = max(row["started_s"], last)
             end = max(row["started_s"] + row["wall_s"], begin)
             # While observers are switched the script stands still. Between loops it does not.

@@ -128,7 +128,7 @@ class _Holders:
     def part(self, own: _OwnTime) -> StepPart | None:
         """Return the part of the step's bar that holds a function, where it is not its Python."""
         if own.key in self._loaded:
-            return self._wait or DATA_WAIT
+            return self._wait
         is_more = self._python_s is not None and own.gain_s > self._python_s
         return self._wait if is_more and not self._in_work(own.key) else None
 

@@ -77,14 +77,15 @@ def seen_sites(recorded: Recorded, report: Report, cut: Cut | None) -> list[Call
 
 def _most_of(site: CallSite, cut: Cut) -> float | None:
     """Return the share of the part of a step that a site beside the model is in."""
-    if cut.wait is None or site.part not in ("data wait", "other"):
+    if cut.wait is None or not cut.torch or site.part not in ("data wait", "other"):
         return None
     if site.part == "data wait":
         return cut.wait
     if cut.after is not None and (site.file, site.line, site.name) in cut.after.functions:
         return cut.after_step
-    # All else of the loop's goes by before the first call.
-    return None if cut.has_loader else cut.wait + cut.after_step
+    # All else of the loop's goes by before the first call, or between the parts of the work.
+    between = cut.python + cut.other + cut.loss
+    return None if cut.has_loader else cut.wait + cut.after_step + between
 
 
 # Where a thread of a pool, or an event loop, waits for what to do next.

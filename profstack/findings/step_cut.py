@@ -77,6 +77,8 @@ def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str |
         return no_slice
     if reading.is_profiled(report):
         return None, None
+    if timed.paused:
+        return "the torch layer's slice holds a rare pause", MORE_STEPS
     effect = {row["layer"]: row for row in report["probe_effect"]}.get("torch")
     factor, note = (effect["factor"], effect["note"]) if effect else (None, None)
     done = had_all_slices(report)
@@ -293,7 +295,7 @@ def io_time(graph: reading.CallGraph) -> IoTime:
     loading = loading_share(graph)
     known = {key: row["calibrated_s"] for key, row in graph.rows.items() if is_io(row)}
     if None in known.values():
-        why = "the slices of cProfile are too short, or slowed too much, to tell clean times"
+        why = "the slices of cProfile are too short, slowed too much or hold a pause"
         return IoTime(None, reason=why)
     outside = {key: (time or 0.0) * (1 - loading(key)) for key, time in known.items()}
     seconds = sum(outside.values())

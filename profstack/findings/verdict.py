@@ -571,7 +571,7 @@ def _largest_part(report: Report) -> str:
 # Verdicts on operators, wherever they are called.
 _OF_OPERATORS = (rules.BALANCED, rules.COMPUTE, rules.MEMORY, rules.LAUNCH)
 # What a profiler's own work makes larger, more with stacks than without.
-_UNDER_TRACING = (rules.PYTHON, rules.LAUNCH)
+_UNDER_TRACING = (rules.PYTHON, rules.LAUNCH, rules.OVERHEAD)
 # A line inside the model with less of the step is not named.
 _LARGE_SITE = 0.15
 

@@ -428,7 +428,10 @@ def _lines(report: Report) -> _Candidates:
     known = report.get("attribution")
     if not whole or not median or known is None or known["calibrated_owned_s"] is None:
         return "time on the line, raw", of, whole, found
-    clean = [(name, link, seconds / whole * median, at) for name, link, seconds, at in found]
+    # Where lines of the script's own have not all of the step, no more than the layer's slowing.
+    step_s = known["step_s"] or median
+    factor = min(median / whole, median / step_s)
+    clean = [(name, link, seconds * factor, at) for name, link, seconds, at in found]
     return "time on the line with what it calls, calibrated", of, median, clean
 
 

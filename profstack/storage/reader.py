@@ -160,7 +160,8 @@ class Recorded:
     def paused_steps(self) -> list[Row]:
         """Steps of the plan that a layer watched, and that waited long before their first work."""
         # Those of the first round are slow by themselves.
-        settled = [row for row in self.steps if (row["round"] or 0) > 1 and row["wall_s"]]
+        plain = [row for row in self.steps if {"eval", "loop"}.isdisjoint(flags_of(row))]
+        settled = [row for row in plain if (row["round"] or 0) > 1 and row["wall_s"]]
         long = self.rare_pauses([row["wall_s"] for row in settled])
         rows = [row for row, is_long in zip(settled, long, strict=True) if is_long]
         watched = {row["slice"] for row in self.slices if row["layer"] is not None}
@@ -319,10 +320,11 @@ class Recorded:
         best = pure or chosen
         if late:
             best = [row for row in best if (row["round"] or 0) > 1] or best
-        best = [row for row in best if row["slice"] not in self.pauses] or best
+            best = [row for row in best if row["slice"] not in self.pauses] or best
         pauses_s = math.fsum(self.pauses.get(row["slice"], 0.0) for row in best)
-        # Of the torch layer it is known that they are in the wait.
+        # Of the torch layer it is known that they are in the wait, but for a device's.
         is_known = best[0]["layer"] == "torch" and best[0]["mode"] == "timed"
+        is_known = is_known and not any(row["device"] for row in self.table("launches"))
         return Selection(
             [row["slice"] for row in best],
             str(best[0]["mode"]),

@@ -39,7 +39,8 @@ OTHER_SLICES = "slices with a layer, the start-up or the watch"
 
 # Reasons that several columns share.
 NOT_CALIBRATED = (
-    "the slice had fewer than 3 steps or a probe effect above 3, or there was no clean time"
+    "the slice had fewer than 3 steps, a probe effect above 3 or a rare pause, or there was no "
+    "clean time"
 )
 NO_KERNEL = "no kernel was recorded: operators computed on the host itself"
 NOT_TRACED = "it did not run while lines were traced"

@@ -7,6 +7,7 @@ import pytest
 from profstack.analysis.call_sites import CallSite
 from profstack.findings import own_costs as module
 from profstack.findings import rules
+from profstack.findings.step_cut import Cut
 from tests.support.findings import MS, STEP_S, TRAIN, call, function, links, report_of
 from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of
@@ -60,15 +61,16 @@ def test_no_place_has_more_of_the_step_than_its_part_or_than_its_line_has(monkey
     def shares(wait, after, *sites, python_s=None, has_loader=False):
         monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
         functions = {(TRAIN, 40, "after")}
-        cut = SimpleNamespace(wait=wait, after_step=after, median_s=STEP_S, has_loader=has_loader)
+        cut = Cut(STEP_S, torch=True, wait=wait, after_step=after, has_loader=has_loader)
+        cut.python, cut.other, cut.loss = 0.03, 0.02, 0.01
         cut.after = SimpleNamespace(functions=functions)
         row = {"file": TRAIN, "line": 40, "python_s": python_s, "operator_s": 0.0}
         return [each.share for each in module.seen_sites(None, {"tables": {"lines": [row]}}, cut)]
 
     assert shares(0.2, 0.1, site(0.4, "after"), site(0.25)) == near(0.25, 0.1)
-    assert shares(0.2, 0.1, site(0.4), site(0.4, part="data wait")) == near(0.3, 0.2)
+    assert shares(0.2, 0.1, site(0.4), site(0.4, part="data wait")) == near(0.36, 0.2)
     assert shares(0.2, 0.1, site(0.4), has_loader=True) == near(0.4)
-    assert shares(None, 0.0, site(0.4)) == shares(0.0, 0.0, site(0.4)) == near(0.4)
+    assert shares(None, 0.0, site(0.4)) == near(0.4)
     # The torch layer follows every line.
     for python_s, kept in ((0.5 * 0.4 * STEP_S, True), (0.49 * 0.4 * STEP_S, False), (None, True)):
         assert shares(0.9, 0.0, site(0.4, name=None), python_s=python_s) == near(*[0.4] * kept)
