@@ -45,6 +45,7 @@ from profstack.storage.folder import (
     append_event,
     create_process_folder,
     iso,
+    read_run,
     run_times,
     write_run,
 )
@@ -78,6 +79,9 @@ class RunOptions(TypedDict, total=False):
     max_seconds: float | None
     lockstep: bool
     followed: bool
+    # Whether the script itself is a rank of a launch, and the rule that the user asked for.
+    launched: bool
+    asked_step_by: str | None
     whole: bool
     sync: bool
     memory_by: str
@@ -234,11 +238,11 @@ def start_engine(
             ended()
 
     atexit.register(finish)
-    if getattr(sys.modules.get("multiprocessing.process"), "_parent_process", None) is not None:
-        # Such a process may end without what is registered for its interpreter's exit.
-        from multiprocessing.util import Finalize
-
-        Finalize(None, finish, exitpriority=-1)
+    for package in ("multiprocessing", "multiprocess"):
+        process = sys.modules.get(f"{package}.process")
+        if getattr(process, "_parent_process", None) is not None:
+            # Such a process may end without what is registered for its interpreter's exit.
+            sys.modules[f"{package}.util"].Finalize(None, finish, exitpriority=-1)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=engine.abandon)
     return engine
@@ -254,13 +258,13 @@ def start_followed(
     torch: Any,
     origin: float,
     release: Callable[[], None],
-    rank: Mapping[str, int],
+    rank_facts: Callable[..., Mapping[str, int]],
     *,
     after_profiler: bool,
 ) -> Engine | None:
     """Arm the engine in a process that the script started; None where there are too many.
 
-    `origin` is when it began, `rank` its rank and the number of ranks where there are any. With
+    `origin` is when it began, `rank_facts` gives its rank and the number of ranks. With
     `after_profiler` it gets no layer torch.
     """
     begun = time.perf_counter()
@@ -272,7 +276,9 @@ def start_followed(
     if after_profiler and "torch" in layers:
         layers.remove("torch")
         left_out["torch"] = _AFTER_PROFILER
+    rank = rank_facts(launched=options.get("launched", False))
     lockstep = rank.get("world_size", 1) > 1
+    begin_at, asked = options.get("begin_at") or {}, options.get("asked_step_by")
     targets = Targets(**options["targets"])
     changed: RunOptions = {
         "layers": layers,
@@ -281,6 +287,9 @@ def start_followed(
         "lockstep": lockstep,
         "followed": True,
         "whole": False,
+        # What the script's own text says, and places in it, are not of other programs.
+        "step_by": None if asked == "none" else asked,
+        "begin_at": begin_at if begin_at.get("step") is not None else None,
         # They are for the script, which these processes do not end.
         "max_steps": None,
         "max_seconds": None,
@@ -293,6 +302,7 @@ def start_followed(
         "argv": words,
         "in_process": True,
         "begun_clock_s": origin,
+        "environment": read_run(Path(root)).get("environment", {}),
     }
     write_run(folder, {**about, "run": {"started_at": iso(started), **rank}})
 
@@ -366,13 +376,18 @@ def _note_uncaught(writer: Writer) -> None:
 
     Its place is the innermost of the script's own lines.
     """
-    if (kind := getattr(sys, "last_type", None)) is None:
+    kind, trace = getattr(sys, "last_type", None), getattr(sys, "last_traceback", None)
+    if kind is None:
+        # A process of `multiprocessing` ends its recording while its error is on its way.
+        kind, error, trace = sys.exc_info()
+        if isinstance(error, SystemExit):
+            kind = type(error.__context__ or error) if error.code else None
+    if kind is None:
         return
     facts: dict[str, object] = {"uncaught": kind.__name__}
     if remedy := undefined_profile(getattr(sys, "last_value", None)):
         facts["remedy"] = remedy
     is_own = Places.of(script_folder()).is_own
-    trace = getattr(sys, "last_traceback", None)
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if is_own(file):

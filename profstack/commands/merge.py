@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from profstack.commands.options import open_page
 from profstack.errors import RecordingError
 from profstack.report import files
-from profstack.storage.folder import DATABASE, process_folders
+from profstack.storage.folder import DATABASE, process_folders, read_run
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection
 
     from profstack.ranks.collectives import Call
+    from profstack.storage.schema.facts import RunTimes
     from profstack.storage.schema.report import Report
 
 HELP = "Write one page of all ranks of a launch: who makes whom wait, and why."
@@ -51,8 +52,9 @@ def rank_folders(folder: Path) -> list[Path]:
 def is_of_others(report: Report, folder: Path) -> bool:
     """Return whether a script's report has no steps, but processes that it started have some."""
     step = report["step"]
-    has_steps = step["count"] and step["rule"] != "whole"
-    return not has_steps and bool(process_folders(folder))
+    if step["count"] and step["rule"] != "whole":
+        return False
+    return any(files.load(home)["step"]["count"] for home in process_folders(folder))
 
 
 def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Report:
@@ -68,12 +70,26 @@ def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Repo
         names = [each.name for each in rank_folders(folder)]
         if not names:
             raise RecordingError("no rank has a recording", where=str(folder), next_step=_NEXT_STEP)
-        return merged(
+        report = merged(
             names,
             lambda name: files.load(folder / name),
             recorded,
             lambda name: _calls(folder / name),
         )
+    _add_end(report, read_run(folder).get("run", {}))
+    return report
+
+
+def _add_end(report: Report, run: RunTimes) -> None:
+    """Put how the script itself ended into the report of the processes that it started."""
+    code, signal = run.get("exit_code"), run.get("signal")
+    if code is None and signal is None:
+        return
+    report["run"] = {**report["run"], "exit_code": code, "signal": signal}
+    if (code or signal) and report["status"] == "complete":
+        report["status"] = "partial"
+        how = f"signal {signal}" if signal else f"exit code {code}"
+        report["status_reason"] = f"the script itself ended with {how}"
 
 
 def _calls(folder: Path) -> list[Call]:

@@ -99,6 +99,8 @@ class ChildOptions(TypedDict, total=False):
 
     lockstep: bool
     step_by: str | None
+    asked_step_by: str | None
+    launched: bool
     layers: list[str]
     left_out: dict[str, str]
     targets: dict[str, float]
@@ -332,6 +334,8 @@ class _Run:
         self._child_options = {
             "lockstep": lockstep,
             "step_by": options.step_by or ("step" if self.target.calls_step() else None),
+            "asked_step_by": options.step_by,
+            "launched": self.rank is not None,
             "layers": self.layers,
             "left_out": self.left_out,
             "targets": asdict(targets.in_lockstep() if lockstep else targets),
@@ -415,11 +419,14 @@ class _Run:
         with self.display.working("profstack: writing the page"):
             measure = "torch" in self.layers and not self.options.no_peaks
             pending = keep_peaks(self.folder, measure=measure, later=True)
-            for home in started:
-                write_run(home, {**read_run(home), "environment": self._environment})
-                keep_peaks(home, measure=False)
-                write_report(home)
             page = write_report(self.folder)
+            for home in started:
+                try:
+                    keep_peaks(home, measure=measure, later=True)
+                    write_report(home)
+                except Exception as error:
+                    # One that was killed early may hold nothing whole.
+                    self.display.line(not_written(home, error))
             if started and is_of_others(load(self.folder), self.folder):
                 page = write_merged(self.folder)
         # Who started the ranks prints what they came to.

@@ -26,7 +26,7 @@ from profstack.cache import cache_file
 from profstack.environment import under_nsys
 from profstack.launch.other_runs import is_running, run_giving_way
 from profstack.launch.peaks import are_pending, keep_peaks, processor_name, program
-from profstack.storage.folder import read_run
+from profstack.storage.folder import process_folders, read_run
 
 # It ends by then, whatever it waits for: a run that takes longer measures after its own end.
 LONGEST_S = 300
@@ -74,7 +74,7 @@ def complete(folder: Path, run: str) -> None:
                 return
             lacking = keep_peaks(folder, run=run_giving_way)
     _wait_for_runs()
-    if _run_of(folder) == run:
+    if _run_of(folder) == run and not process_folders(folder):
         write_report(folder)
 
 

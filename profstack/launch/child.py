@@ -192,7 +192,12 @@ def _forked() -> None:
     global _pid, _engine, _armed_at, _followed, _profiled_before
     _armed_at = time.perf_counter()
     _pid = os.getpid()
-    _profiled_before = _profiled_before or (_engine is not None and _engine.log.next_slice > 0)
+    if _engine is not None:
+        is_begun = _engine.log.next_slice > 0 or _engine.planned is not None
+        _profiled_before = _profiled_before or is_begun
+        # Before this process looks out: it must find torch as it was.
+        with Guard():
+            _engine.abandon()
     _engine, _followed = None, True
     _tools.clear()
 
@@ -216,7 +221,7 @@ def _begin_followed(torch: "Any") -> None:
             torch,
             _armed_at,
             _over,
-            rank_facts(),
+            rank_facts,
             after_profiler=_profiled_before,
         )
     if _engine is not None and _GENERATION in sys.modules:

@@ -2,8 +2,8 @@
 
 Three ways of starting one are followed: a fork, `multiprocessing` by spawn or forkserver, and
 `subprocess` with the script's own interpreter. Such a process is armed as the script's own is, and
-then only looks out: nothing is recorded, and no folder made, before its third call of a model. A
-worker of a DataLoader is left alone.
+then only looks out: nothing is recorded, and no folder made, before its second call of a model has
+ended. A worker of a DataLoader is left alone.
 
 Used from the script's first line on: import nothing here that a bare interpreter has not loaded.
 """
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 # Options of a measured process: it was started by the script; it follows what it starts itself.
 FOLLOWED, FOLLOWS = "followed", "follows"
-# Outermost calls of models that a process makes before it records: one or two are no loop.
-FIRST_CALLS = 2
+# Outermost calls of models that a process makes before it records: one or two are no loop. Ranks
+# that meet begin after the same one.
+FIRST_CALLS, FIRST_CALLS_OF_RANKS = 2, 1
 _put_back: "list[Callable[[], None]]" = []
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _INJECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
@@ -65,10 +66,13 @@ def environment(folder: str, given: "Mapping[str, str]") -> "dict[str, str]":
     return made
 
 
-def is_own(program: "Any", arguments: "Any", given: "Mapping[Any, Any]") -> bool:
-    """Return whether a command starts this interpreter, and lets it import `sitecustomize`."""
-    words = [arguments] if isinstance(arguments, (str, bytes, os.PathLike)) else list(arguments)
-    if not words or not sys.executable:
+def is_own(program: "Any", arguments: "Any", given: "Mapping[str, str]") -> bool:
+    """Return whether a command starts this interpreter, and lets it import `sitecustomize`.
+
+    What is no list of words, such as an iterator that can be read once, is not looked at.
+    """
+    words = [arguments] if isinstance(arguments, (str, bytes, os.PathLike)) else arguments
+    if not isinstance(words, (list, tuple)) or not words or not sys.executable:
         return False
     name = os.fsdecode(words[0] if program is None else program)
     if not os.path.dirname(name):
@@ -90,6 +94,11 @@ def is_own(program: "Any", arguments: "Any", given: "Mapping[Any, Any]") -> bool
     return True
 
 
+def _is_relative(command: "Any") -> bool:
+    name = os.fsdecode(command[0] if isinstance(command, (list, tuple)) else command)
+    return bool(os.path.dirname(name)) and not os.path.isabs(name)
+
+
 def follow_subprocesses(module: "Any", folder: str) -> None:
     """Arm what `subprocess` starts from here on, where it is this interpreter."""
     original = module.Popen._execute_child
@@ -97,14 +106,14 @@ def follow_subprocesses(module: "Any", folder: str) -> None:
     def _execute_child(  # the names and the order of `subprocess`
         self: "Any", args: "Any", executable: "Any", *rest: "Any", **named: "Any"
     ) -> "Any":
-        try:
+        with Guard():
             # preexec_fn, close_fds, pass_fds, cwd, env, ...
-            if len(rest) > 4 and isinstance(rest[4], (type(None), dict, type(os.environ))):
-                given = os.environ if rest[4] is None else rest[4]
-                if is_own(executable, args, given):
-                    rest = (*rest[:4], environment(folder, given), *rest[5:])
-        except (TypeError, ValueError):
-            pass  # what the script gave is wrong, and `subprocess` says so
+            before, cwd, given = rest[0], rest[3], os.environ if rest[4] is None else rest[4]
+            # Elsewhere a relative name is another file, and bytes may name a variable twice.
+            is_plain = all(isinstance(name, str) for name in given)
+            is_here = cwd is None or not _is_relative(args if executable is None else executable)
+            if before is None and is_plain and is_here and is_own(executable, args, given):
+                rest = (*rest[:4], environment(folder, given), *rest[5:])
         try:
             return original(self, args, executable, *rest, **named)
         except BaseException as error:
@@ -123,8 +132,10 @@ def follow_spawned(module: "Any", folder: str) -> None:
     def spawnv_passfds(path: "Any", args: "Any", passfds: "Any") -> "Any":
         words = list(args)
         at = words.index("-c") + 1 if "-c" in words else len(words)
-        if at < len(words) and str(words[at]).startswith(_STARTS):
-            words[at] = f"{code}{words[at]}"
+        with Guard():
+            is_start = at < len(words) and str(words[at]).startswith(_STARTS)
+            if is_start and is_own(path, [path], os.environ):
+                words[at] = f"{code}{words[at]}"
         return original(path, words, passfds)
 
     _put_back.append(replace(module, "spawnv_passfds", spawnv_passfds))
@@ -162,13 +173,14 @@ class LookOut:
                 return original(module, *args, **kwargs)
             local.inside = True
             try:
-                self.called()
-                return original(module, *args, **kwargs)
+                result = original(module, *args, **kwargs)
             except BaseException as error:
                 strip_frame(error)
                 raise
             finally:
                 local.inside = False
+            self.called()
+            return result
 
         __call__.__wrapped__ = original  # type: ignore[attr-defined]  # as by functools.wraps
         __call__.__name__, __call__.__qualname__ = original.__name__, original.__qualname__
@@ -176,9 +188,10 @@ class LookOut:
         self.end = replace(torch.nn.Module, "__call__", wrapper)
 
     def called(self) -> None:
-        """Count an outermost call; after some of them recording begins, before the next one."""
+        """Count an outermost call that has ended; after some of them recording begins."""
         self._seen += 1
-        if self._seen > FIRST_CALLS:
+        is_rank = rank_facts().get("world_size", 1) > 1
+        if self._seen >= (FIRST_CALLS_OF_RANKS if is_rank else FIRST_CALLS):
             self.begin()
 
     def begin(self) -> None:
@@ -193,10 +206,15 @@ class LookOut:
                 self._begin()
 
 
-def rank_facts() -> "dict[str, int]":
-    """Return the rank of this process and the number of ranks, as far as they are known by now."""
+def rank_facts(*, launched: bool = False) -> "dict[str, int]":
+    """Return the rank of this process and the number of ranks, as far as they are known by now.
+
+    Where the script itself was `launched` as a rank, its variables say nothing of its processes.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    if launched:
+        return {}
     known = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")}
     return {name: int(text) for name, text in known.items() if text.isdigit()}

@@ -96,13 +96,19 @@ def merged(
         "missing": missing,
         "shown": shown.number,
         "straggler": found,
-        "spread_s": max(own) - min(own) if len(own) > 1 else None,
+        "spread_s": max(own) - min(own) if len(own) > 1 and kind == "rank" else None,
         "collectives": None if met is None else met.facts(met.met),
     }
     places = _places(ranks, found, read) if kind == "rank" else {}
     rows = list(_rank_rows(ranks, places, missing))
+    if kind == "process":
+        # Programs of their own are not compared.
+        rows = [{**row, "late_s": None, "part": None, "part_s": None} for row in rows]
     _add_tables(report, ranks, shown, met, rows)
     if kind == "process":
+        ends = [{**each, "text": each["text"].replace("rank ", "process ", 1)}
+                for each in _ended(ranks, missing)]  # fmt: skip
+        report["warnings"] = [*ends, *report["warnings"]]
         report["verdict"] = _of_processes(ranks, shown)
         return report
     report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]

@@ -197,7 +197,10 @@ def _own_folders(folder: Path) -> Collection[str]:
         names.update(read_json(folder / OPTIONS_FILE, _LayerNames, inside=folder)["layers"])
     with suppress(OSError, RecordingError), open_database(folder / DATABASE) as database:
         names.update(str(name) for name, *_ in database.read(RECORDED["layers"])[1])
-    names.update(home.name for home in folder.glob("process-*") if is_recording(home))
+    for home in folder.glob("process-*"):
+        files = (path for path in home.rglob("*") if not path.is_dir())
+        if is_recording(home) or (home / OPTIONS_FILE).is_file() or not any(files):
+            names.add(home.name)
     return names
 
 
@@ -434,7 +437,8 @@ def append_event(folder: Path, event: Mapping[str, object]) -> None:
 
 def write_run(folder: Path, content: Mapping[str, object]) -> None:
     """Write the file of the run in `folder`, whole: whoever is killed leaves the one before."""
-    unfinished = folder / f"{RUN_FILE}~"
+    # A process that outlives the script writes it too.
+    unfinished = folder / f"{RUN_FILE}~{os.getpid()}"
     unfinished.write_text(json.dumps(content), encoding="utf-8")
     unfinished.replace(folder / RUN_FILE)
 

@@ -92,7 +92,7 @@ function whichRank({ ranks, run }, base) {
         "span",
         { class: "which" },
         "figures of " + (ranks.kind ?? "rank") + " " + ranks.shown + " of ",
-        String(ranks.world_size ?? ranks.count),
+        String((ranks.kind === "process" ? null : ranks.world_size) ?? ranks.count),
         "; all ranks: ",
         el("a", { class: "way", href: "#ranks" }, "Ranks"),
       ),
