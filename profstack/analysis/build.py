@@ -6,6 +6,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean, median
 from typing import Literal, cast
 
@@ -83,8 +84,8 @@ def _rows(
                 row[name] = max(values, default=None)
         found.append({column.name: row.get(column.name) for column in table.columns})
     if (order := table.order) is not None:
-        ranked = [row for row in found if row[order] is not None]
-        ranked.sort(key=lambda row: row[order], reverse=True)
+        known_rows = [row for row in found if row[order] is not None]
+        ranked = sorted(known_rows, key=itemgetter(order), reverse=True)
         found = [*ranked, *(row for row in found if row[order] is None)]
     return found
 

@@ -106,8 +106,10 @@ def merged(
         rows = [{**row, "late_s": None, "part": None, "part_s": None} for row in rows]
     _add_tables(report, ranks, shown, met, rows)
     if kind == "process":
-        ends = [{**each, "text": each["text"].replace("rank ", "process ", 1)}
-                for each in _ended(ranks, missing)]  # fmt: skip
+        ends: list[ReportWarning] = [
+            {"slug": each["slug"], "text": each["text"].replace("rank ", "process ", 1)}
+            for each in _ended(ranks, missing)
+        ]
         report["warnings"] = [*ends, *report["warnings"]]
         report["verdict"] = _of_processes(ranks, shown)
         return report

@@ -132,8 +132,8 @@ def test_bad_input_is_one_line_and_nothing_is_started(script, capsys):
     assert (script.starts, found) == ([], ["train.py", "used", "used/mine.txt"])
 
 
-DEFAULTS = dict.fromkeys(("lockstep", "sync", "whole"), False)
-DEFAULTS |= dict.fromkeys(("step_by", "max_steps", "max_seconds", "startup"))
+DEFAULTS = dict.fromkeys(("lockstep", "sync", "whole", "launched"), False)
+DEFAULTS |= dict.fromkeys(("step_by", "asked_step_by", "max_steps", "max_seconds", "startup"))
 DEFAULTS |= {"layers": layer_names(), "left_out": {}, "source": True, "targets": vars(Targets())}
 DEFAULTS |= {"budget": 10.0, "memory_by": "profstack"}
 WHOLE = {"whole": True}
@@ -162,7 +162,8 @@ def test_the_child_is_told_what_was_asked_for(script):
         folder = f"profstack-runs/train-{number + 1:04d}"
         early += " follows" * ("--no-children" not in words)
         assert script.starts[number] == ("train.py --sync", folder, early.strip())
-        assert script.options() == DEFAULTS | told
+        asked = {"asked_step_by": told.get("step_by")} if "--step-by" in words else {}
+        assert script.options() == DEFAULTS | told | asked
 
 
 def test_only_the_ranks_asked_for_record(script, monkeypatch, capsys):

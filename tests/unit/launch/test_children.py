@@ -26,6 +26,7 @@ NAME, BIN = os.path.basename(HERE), os.path.dirname(HERE)
         (None, [NAME, "x.py"], f"/nowhere{os.pathsep}{BIN}", True),
         (None, [NAME, "x.py"], "/nowhere", False),
         (None, [], "", False),
+        (None, iter([HERE, "x.py"]), "", False),
     ],
 )
 def test_this_interpreter_is_followed_where_it_reads_its_environment(program, arguments, path, own):
@@ -37,29 +38,29 @@ def test_code_that_arms_is_put_before_that_of_spawned_processes_alone():
     util = SimpleNamespace(spawnv_passfds=lambda *given: started.append(given))
     children.follow_spawned(util, "/rec")
     for module in ("spawn", "forkserver", "resource_tracker"):
-        util.spawnv_passfds("py", ["py", "-c", f"from multiprocessing.{module} import x"], [3])
+        util.spawnv_passfds(HERE, ["py", "-c", f"from multiprocessing.{module} import x"], [3])
     codes = [words[2] for _, words, _ in started]
     assert ["'/rec'" in code and code.count("\n") == 0 for code in codes] == [True, True, False]
     assert all(code.endswith("import x") for code in codes)
     children.stop_following()
-    util.spawnv_passfds("py", ["py", "-c", "from multiprocessing.spawn import x"], [])
+    util.spawnv_passfds(HERE, ["py", "-c", "from multiprocessing.spawn import x"], [])
     assert "'/rec'" not in started[-1][1][2]
 
 
 @pytest.mark.parametrize("is_worker", [False, True])
-def test_the_third_outermost_call_of_a_model_begins_but_in_a_loaders_worker(is_worker, monkeypatch):
+def test_recording_begins_after_the_second_call_but_in_a_loaders_worker(is_worker, monkeypatch):
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: is_worker or None)
     original, began = torch.nn.Module.__call__, []
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     look_out = children.LookOut(torch, lambda: began.append(torch.nn.Module.__call__))
-    for _ in range(2):
-        model(torch.ones(1, 2))
+    model(torch.ones(1, 2))
     with pytest.raises(RuntimeError) as caught:
         model[0](torch.ones(1, 5))
     assert [each.name for each in caught.traceback][:2] == [
-        "test_the_third_outermost_call_of_a_model_begins_but_in_a_loaders_worker",
+        "test_recording_begins_after_the_second_call_but_in_a_loaders_worker",
         original.__name__,
     ]
+    assert began == []
     model(torch.ones(1, 2))
     look_out.begin()
     assert began == ([] if is_worker else [original])
