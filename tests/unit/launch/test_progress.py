@@ -2,8 +2,7 @@
 
 import io
 
-from profstack.capture.step_rules import RULES as STEP_RULES
-from profstack.launch.progress import RULES, Display, ProgressLog, describe
+from profstack.launch.progress import Display, ProgressLog
 from profstack.storage.folder import PROGRESS, append_event, create_folder
 
 SLICE = {"event": "slice", "kind": "torch", "round": 2, "layers": ["torch/timed"], "steps": 3}
@@ -32,17 +31,6 @@ def test_the_log_is_read_on_from_where_it_was_left(tmp_path):
     append_event(folder, SLICE)
     assert log.events() == [SLICE]
     assert ProgressLog(tmp_path / "gone").events() == []
-
-
-def test_what_is_told_of_an_event():
-    for changes, text in (
-        *(({}, LINE), ({"steps": 0}, None), ({"round": 0}, None)),
-        *(({"event": "finished", "stopped_by": None}, None), ({"event": "page"}, None)),
-        (RULE, "profstack: steps by Optimizer.step (train)"),
-        ({**RULE, "rule": "own", "phase": "eval"}, "profstack: steps by own (eval)"),
-    ):
-        assert describe(SLICE | changes) == text
-    assert set(STEP_RULES) <= set(RULES)
 
 
 def test_elsewhere_than_on_a_terminal_a_round_is_one_plain_line():
