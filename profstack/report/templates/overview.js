@@ -93,7 +93,7 @@ function whichRank({ ranks, run }, base) {
         { class: "which" },
         "figures of " + (ranks.kind ?? "rank") + " " + ranks.shown + " of ",
         String((ranks.kind === "process" ? null : ranks.world_size) ?? ranks.count),
-        "; all ranks: ",
+        ranks.kind === "process" ? "; all of them: " : "; all ranks: ",
         el("a", { class: "way", href: "#ranks" }, "Ranks"),
       ),
     ];

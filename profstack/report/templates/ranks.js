@@ -42,6 +42,7 @@ export const ranksView = {
     ["rank-steps", drawSteps],
     ["rank-collectives", drawMeetings],
     ["rank-table", drawRanks],
+    ["rank-table", nameProcesses],
   ],
 };
 
@@ -52,6 +53,26 @@ const rankLink = (page, record, text) =>
   record.status === "missing"
     ? el("span", {}, text)
     : fileLink(page.base, record.folder + "/report.html", text);
+
+const areProcesses = (page) => page.facts.ranks.kind === "process";
+
+// Processes that a script started are no ranks: they are not compared, and have other words.
+function nameProcesses(page) {
+  if (!areProcesses(page)) return;
+  const texts = [];
+  for (const box of document.querySelectorAll('#view-ranks, a[href="#ranks"]')) {
+    const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) texts.push(walker.currentNode);
+  }
+  for (const input of document.querySelectorAll("#view-ranks input[type=search]"))
+    input.placeholder = input.placeholder.replace("ranks", "processes");
+  // Names of the program stay as they are.
+  for (const text of texts.filter((one) => !one.parentElement.closest(".verdict, td")))
+    text.data = text.data.replace(/\b([rR])ank(s?)\b/g, (_, letter, many) => {
+      const word = letter === "R" ? "Process" : "process";
+      return many ? word + "es" : word;
+    });
+}
 
 function drawSentence(page) {
   const { ranks, verdict } = page.facts;
@@ -65,13 +86,18 @@ function drawSentence(page) {
       " with a report",
       ranks.missing.length ? ["; without: ", ranks.missing.join(", ")] : null,
       ". ",
-      term("own-time", "Own times"),
-      " are ",
-      figure(ranks.spread_s, "s", {
-        words: "largest less smallest own time of a step",
-        reason: "it is not known of two ranks how long they wait for others",
-      }),
-      " apart. All other views show the figures of " + (ranks.kind ?? "rank") + " ",
+      areProcesses(page)
+        ? null
+        : [
+            term("own-time", "Own times"),
+            " are ",
+            figure(ranks.spread_s, "s", {
+              words: "largest less smallest own time of a step",
+              reason: "it is not known of two ranks how long they wait for others",
+            }),
+            " apart. ",
+          ],
+      "All other views show the figures of " + (ranks.kind ?? "rank") + " ",
       ranks.shown + " alone.",
     ),
   ]);
@@ -303,6 +329,10 @@ const levelColour = (level) =>
   "color-mix(in srgb, var(--hot) " + Math.round((100 * level) / (LEVELS - 1)) + "%, var(--lane))";
 
 function drawSteps(page) {
+  if (areProcesses(page)) {
+    byId("rank-steps").parentElement.remove();
+    return;
+  }
   const box = byId("rank-steps");
   const table = page.tables.rank_steps;
   if (!table) {
