@@ -73,7 +73,13 @@ function drawOwners(page) {
 function drawMemoryOwners(box, page) {
   const table = page.tables.memory_owners;
   if (!table) {
-    lackingTable(box, page, "Memory at the peak, by owner", "detail", "watched the memory of a step");
+    lackingTable(
+      box,
+      page,
+      "Memory at the peak, by owner",
+      "detail",
+      "watched the memory of a step",
+    );
     return;
   }
   const records = asRecords(table);
