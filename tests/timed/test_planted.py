@@ -91,7 +91,7 @@ def allocate():
 net = Net()
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 history = []
-for step in range(150):
+for step in range(300):
     if step % 10 == 0:
         allocate()
     count_slowly()
