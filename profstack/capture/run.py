@@ -229,6 +229,12 @@ def start_engine(
         engine.abandon()
         raise
     writer.facts({"arming": [begun - origin, time.perf_counter() - origin]})
+    _finish_at_exit(engine, release, ended)
+    return engine
+
+
+def _finish_at_exit(engine: Engine, release: Callable[[], None], ended: Callable[[], None]) -> None:
+    """End the recording once, when this process ends; its forks let go of it."""
     measured = [os.getpid()]
 
     def finish() -> None:
@@ -245,7 +251,6 @@ def start_engine(
             sys.modules[f"{package}.util"].Finalize(None, finish, exitpriority=-1)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=engine.abandon)
-    return engine
 
 
 _AFTER_PROFILER = (

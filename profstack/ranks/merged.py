@@ -70,15 +70,7 @@ def merged(
     need little. `recorded` are the ranks that were to record; None for all of the launch. `calls`
     reads the collectives of the rank in a folder.
     """
-    slim = {name: _reduced(read(name)) for name in names}
-    numbers = {name: report["run"]["rank"] for name, report in slim.items()}
-    kind: Literal["rank", "process"] = "rank"
-    if names[0].startswith("process-") and (
-        None in numbers.values() or len({*numbers.values()}) < len(names)
-    ):
-        kind, numbers = "process", {name: int(name.rpartition("-")[2]) for name in names}
-    ranks = [Rank(numbers[name] or 0, name, report) for name, report in slim.items()]
-    ranks.sort(key=lambda rank: rank.number)
+    kind, ranks = _numbered({name: _reduced(read(name)) for name in names})
     called, met, found = dict[int, Sequence[Call]](), None, None
     if kind == "rank":
         called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
@@ -120,6 +112,20 @@ def merged(
     words = "" if met is None else _meeting_words(met, report["tables"]["collectives"])
     report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
     return report
+
+
+def _numbered(reports: Mapping[str, Report]) -> tuple[Literal["rank", "process"], list[Rank]]:
+    """Return reports by the names of their folders as ranks, in order.
+
+    Processes of a script that are not each a rank of its own have the numbers of their folders.
+    """
+    kind: Literal["rank", "process"] = "rank"
+    numbers = {name: report["run"]["rank"] for name, report in reports.items()}
+    are_ranks = None not in numbers.values() and len({*numbers.values()}) == len(reports)
+    if next(iter(reports)).startswith("process-") and not are_ranks:
+        kind, numbers = "process", {name: int(name.rpartition("-")[2]) for name in reports}
+    ranks = [Rank(numbers[name] or 0, name, report) for name, report in reports.items()]
+    return kind, sorted(ranks, key=lambda rank: rank.number)
 
 
 def _steps_s(rank: Rank) -> float:
