@@ -7,6 +7,7 @@ a warning, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -44,9 +45,11 @@ def add_findings(report: Report, recorded: Recorded) -> None:
             part["name"] = reading.qualified_name(report, place, part["name"])
     # Findings name the parts of the bar that their time is in.
     cuts = add_step_bar(read, recorded)
+    # The verdict names them, too: they are read once.
+    own = partial(own_costs, sites=cuts.sites if cuts is not None else ())
     for family in FAMILIES:
         try:
-            report["findings"] += family(recorded, read)
+            report["findings"] += (own if family is own_costs else family)(recorded, read)
         except Exception as error:
             # The figures are right without it.
             _warn(report, "findings are missing", error)
@@ -58,7 +61,7 @@ def add_findings(report: Report, recorded: Recorded) -> None:
     except Exception as error:
         _warn(report, "findings do not say which of them overlap", error)
     read["findings"] = report["findings"]
-    add_verdict(read, recorded, cuts)
+    add_verdict(read, cuts)
     report["verdict"], report["step_bar"] = read["verdict"], read["step_bar"]
     order = {slug: at for at, slug in enumerate(rules.WARNINGS)}
     report["warnings"].sort(key=lambda each: order.get(each["slug"], len(order)))

@@ -49,7 +49,7 @@ def first_sentences(advice: str, longest: int = _LONGEST) -> str:
 
     The page has them all.
     """
-    first, *others = re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)
+    first, *others = _sentences(advice)
     others = [each for each in others if not each.endswith(SAME_TIME)]
     named = (bool(_CODE.search(_PLACE.sub("", each))) for each in (first, *others))
     until = next((at for at, is_named in enumerate(named) if is_named), 0)
@@ -58,6 +58,22 @@ def first_sentences(advice: str, longest: int = _LONGEST) -> str:
             break
         first += f" {sentence}"
     return first
+
+
+# Between two sentences; and what opens and closes brackets and quotations, which stay whole.
+_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.) (?=[A-Z'])")
+_OPENS, _CLOSES = re.compile(r"\(|(?<!\w)'(?=[^\s).,:;!?])"), re.compile(r"\)|(?<=\S)'(?!\w)")
+
+
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of a text; a title or a line of code in it is not cut."""
+    found: list[str] = []
+    for piece in _END.split(text):
+        if found and len(_OPENS.findall(found[-1])) > len(_CLOSES.findall(found[-1])):
+            found[-1] += f" {piece}"
+        else:
+            found.append(piece)
+    return found
 
 
 def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:

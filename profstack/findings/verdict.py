@@ -311,10 +311,11 @@ def _nearest(found: Measures, margin: float | None) -> str:
 
 
 class CutSteps(NamedTuple):
-    """A clean step cut into shares, by its host and by its device."""
+    """A clean step cut into shares, by its host and by its device, and the user's places in it."""
 
     host: Cut | None
     device: step_bar.DeviceCut | None
+    sites: Sequence[CallSite] = ()
 
 
 def add_step_bar(report: Report, recorded: Recorded) -> CutSteps | None:
@@ -327,21 +328,21 @@ def add_step_bar(report: Report, recorded: Recorded) -> CutSteps | None:
         found = CutSteps(host_cut(recorded, report), step_bar.device_cut(report))
         if found.host is not None:
             _add_maker(found.host, recorded, report)
-        report["step_bar"] = step_bar.step_bar(report, *found)
+        report["step_bar"] = step_bar.step_bar(report, found.host, found.device)
         step_bar.align_wait(report)
+        return found._replace(sites=seen_sites(recorded, report, found.host))
     except Exception as error:
         _warn(report, "the step's bar", error)
         return None
-    return found
 
 
-def add_verdict(report: Report, recorded: Recorded, cuts: CutSteps | None) -> None:
+def add_verdict(report: Report, cuts: CutSteps | None) -> None:
     """Put `verdict` into the report; a failure becomes a warning."""
     report["verdict"] = None
     if cuts is None:
         return
     try:
-        report["verdict"] = verdict(report, *cuts, seen_sites(recorded, report, cuts.host))
+        report["verdict"] = verdict(report, *cuts)
     except Exception as error:
         _warn(report, "the verdict", error)
 
