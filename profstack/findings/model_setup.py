@@ -423,7 +423,7 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
         "them are updated",
         severity=reading.severity_of(cost_s, step_s),
         gain_reason="what a sparse optimizer takes for the rows that are used was not measured",
-        place=seen[0]["place"],
+        place=names.made_at(report, "Embedding", first.module) or seen[0]["place"],
         module=first.module,
         layers=("torch",),
         evidence=[

@@ -14,7 +14,7 @@ from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width, step_n
 from profstack.analysis.call_sites import CallSite
 from profstack.findings import imported, names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
-from profstack.findings.next_step import Lever, action, lever_of
+from profstack.findings.next_step import Lever, action, beside, lever_of
 from profstack.findings.own_costs import seen_sites
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
@@ -416,6 +416,8 @@ def verdict(
             is_whole = slug == rules.BALANCED and lever is None and not is_profiled
             start = f"{words}. Its largest part" if is_whole else f"the largest part of {step}"
             words = f"{start} is {largest}"
+            if lever is not None and not lever.of_run:
+                words += ". What should save most is named first"
         if slug in _OF_OPERATORS and lever is None:
             words += _largest_site(report, sites, cut.median_s)
         if is_profiled and slug in _UNDER_TRACING:
@@ -640,6 +642,9 @@ def _verdict(
         said = f"{words[0].upper()}{words[1:]}."
     if lever is not None and not is_said:
         said = f"{lever.finding['title']}. {said}"
+    if evidence and (lever is None or not is_said):
+        share = next((row["share"] for row in evidence if row["test"] == slug), None)
+        said += beside(report, slug, lever, share)
     return {
         "slug": slug,
         "sentence": said,
