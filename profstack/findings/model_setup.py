@@ -429,7 +429,7 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
         severity=reading.severity_of(cost_s, step_s),
         gain_s=cost_s - left_s,
         rest=f"the rows that are used keep about {format_seconds(left_s)}",
-        place=seen[0]["place"],
+        place=names.made_at(report, "Embedding", first.module) or seen[0]["place"],
         module=first.module,
         layers=("torch",),
         evidence=[

@@ -33,7 +33,6 @@ WORTH_TELLING = 0.01
 # costs, a twentieth is more than two runs of one program differ by.
 _HIGH, _MEDIUM = 0.2, 0.05
 _NO_NUMBER = "the figures that it would be made from are not all known"
-_ORDER = ("high", "medium", "low")
 
 
 def finding(
@@ -106,16 +105,6 @@ def bounded(found: Finding, step_s: float | None) -> Finding:
     if not math.isfinite(gain):
         return {**found, "gain_s": None, "gain_is": None, "gain_reason": _NO_NUMBER}
     return {**found, "gain_s": max(min(gain, step_s or gain), 0.0)}
-
-
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings by severity, then those of the whole run, then by gain; without one last."""
-
-    def order(each: Finding) -> tuple[int, float, float]:
-        severity = _ORDER.index(each["severity"])
-        return severity, -(each.get("run_s") or 0.0), -(each["gain_s"] or 0.0)
-
-    return sorted(findings, key=order)
 
 
 # Times, rows and links of a report. A link names a row of the page as `<view>/<key>`; the page
