@@ -154,8 +154,9 @@ def _levers(report: Report) -> list[Lever]:
 
 def _of_step(found: Finding, step_s: float, steps_s: float) -> Lever | None:
     """Return what a finding gains of the steps; half of its time where that is not known."""
-    gain_s = weight_s = found["gain_s"]
-    if gain_s is not None:
+    known_s = found["gain_s"]
+    if known_s is not None:
+        gain_s = weight_s = known_s
         words = f"That saves about {format_seconds(gain_s)} of each step."
         if why := found.get("gain_reason"):
             words += f" {why[0].upper()}{why[1:]}."
@@ -164,7 +165,9 @@ def _of_step(found: Finding, step_s: float, steps_s: float) -> Lever | None:
         weight_s = _HALF * gain_s
         # What of it the step's bar shows as Python, beside its own part.
         python_s = found["evidence"][0].get("python_s") if gain_s else None
-        inside = f", {format_seconds(python_s)} of it in Python" if python_s else ""
+        inside = ""
+        if isinstance(python_s, float):
+            inside = f", {format_seconds(python_s)} of it in Python"
         words = f"It is about {format_seconds(gain_s)} of each step{inside}."
     if not step_s or weight_s <= _LEVER * step_s:
         return None
