@@ -419,7 +419,7 @@ def verdict(
             if lever is not None and not lever.of_run:
                 words += ". What should save most is named first"
         if slug in _OF_OPERATORS:
-            least = _LARGE_SITE if lever is None else max(_LARGE_SITE, lever.share)
+            least = _LARGE_SITE if lever is None else max(_BESIDE, lever.share)
             words += _largest_line(report, sites, cut.median_s, least)
         if is_profiled and slug in _UNDER_TRACING:
             words += ", and the profiler's own work is part of it: how much is not known"
@@ -578,8 +578,8 @@ _OF_OPERATORS = (
 )  # fmt: skip
 # What a profiler's own work makes larger, more with stacks than without.
 _UNDER_TRACING = (rules.PYTHON, rules.LAUNCH, rules.OVERHEAD)
-# A line inside the model with less of the step is not named.
-_LARGE_SITE = 0.15
+# A line inside the model with less of the step is not named, alone or beside a finding.
+_LARGE_SITE, _BESIDE = 0.15, 1 / 3
 
 
 def _largest_line(report: Report, sites: Sequence[CallSite], step_s: float, least: float) -> str:

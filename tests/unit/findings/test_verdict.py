@@ -293,7 +293,8 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
 
 @cases("seen traced_ms gain told", (0.15, 9, None, "1.50 ms, 15 %) is train.py:7."),
        (0.149, 2.0, None, "2.00 ms, 20 %) is train.py:9."), (0.149, 1.49, None, ""),
-       (0.32, 0, 3.3, ""), (0.34, 9, 3.3, "3.40 ms, 34 %) is train.py:7."))  # fmt: skip
+       (0.36, 3.5, 3.7, ""), (0.33, 3.3, 2, ""),
+       (0.34, 9, 3.3, "3.40 ms, 34 %) is train.py:7."))  # fmt: skip
 def test_the_models_heaviest_line_by_the_watch_or_by_the_torch_layer(seen, traced_ms, gain, told):
     columns, at = "module python_s operator_s backward_s", {"file": TRAIN, "line": 9}
     inside = ("Net", MS, (traced_ms + 3) * MS, 4 * MS), ("(x)", 0, 9 * MS, 0)
