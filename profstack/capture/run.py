@@ -89,6 +89,8 @@ class RunOptions(TypedDict, total=False):
     capture: CaptureOptions
     counting: CountOptions
     begin_at: dict[str, Any] | None
+    # What a process of `profstack try` changes.
+    trial: dict[str, Any]
 
 
 def read_options(folder: Path) -> RunOptions:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from profstack.capture.engine import Engine
 
 
+# The option of a process that tries a change.
+TRIES = "tries"
 # The module whose models generate.
 _GENERATION = "transformers.generation.utils"
 _pid: "int | None" = None
@@ -46,6 +48,8 @@ _armed_at = 0.0
 _followed = False
 _profiled_before = False
 _look_out: "LookOut | None" = None
+# Whether this process is one of `profstack try`.
+_tries = False
 
 
 class _Loader:
@@ -107,7 +111,8 @@ def arm(folder: str, options: "Sequence[str]") -> None:
 
     With `follows` the processes that this one starts are armed too, as `followed`.
     """
-    global _pid, _folder, _finder, _armed_at, _followed
+    global _pid, _folder, _finder, _armed_at, _followed, _tries
+    _tries = TRIES in options
     _armed_at = time.perf_counter()
     _pid = os.getpid()
     _folder = folder
@@ -237,6 +242,9 @@ def _torch_arrived(torch: "Any") -> None:
         _look_in_forks(torch)
         release()
         return
+    if _tries:
+        with Guard(failed=lambda error: complain(f"nothing is tried, {error}")):
+            _begin_trial(torch)
     begun = time.perf_counter()
     # The imports below are no work of the script's.
     profiler, sampler = _tools.get("cprofile"), _tools.get("watch")
@@ -259,6 +267,21 @@ def _torch_arrived(torch: "Any") -> None:
     _look_in_forks(torch)
     if _engine is None:
         release()
+
+
+def _begin_trial(torch: "Any") -> None:
+    """Make the changes that this process tries."""
+    from pathlib import Path
+
+    from profstack.capture.run import read_options
+    from profstack.changes.process import begin
+
+    awaited: dict[str, Callable[[Any], None]] = {}
+    begin(Path(_folder), torch, read_options(Path(_folder))["trial"], awaited.__setitem__)
+    for name in [name for name in awaited if name in sys.modules]:
+        awaited.pop(name)(sys.modules[name])
+    if awaited:
+        sys.meta_path.insert(0, _Finder(awaited))
 
 
 def _look_in_forks(torch: "Any") -> None:

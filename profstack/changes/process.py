@@ -1,0 +1,362 @@
+"""A trial inside the measured process: make its change, note what the run shows, keep results.
+
+`begin` is called when the script has imported torch, before its next line, and before the engine
+puts its hooks on. What was found is written at the end of the process, as JSON beside the
+recording.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypedDict
+
+from profstack.changes.built_in import changes
+from profstack.changes.compilation import repeated_block
+from profstack.changes.contract import Run, Seen, Value
+from profstack.changes.results import Fingerprint
+from profstack.environment import peak_rss_bytes
+from profstack.guard import Guard, complain, is_scripts, strip_frame
+from profstack.models import is_loss, parameter_count
+
+FILE = "logs/trial.json"
+# Calls of the outermost modules that are looked at, in which models are found.
+_LOOKS = 64
+
+
+class TrialOptions(TypedDict):
+    """What a process is to try: changes by name with their values; what it is to note."""
+
+    changes: dict[str, Value | None]
+    observe: bool
+    seed: int
+
+
+class Told(TypedDict):
+    """What a process has found: where changes took hold, what it saw, its results."""
+
+    held: dict[str, list[list[Any]]]
+    seen: dict[str, Any] | None
+    results: dict[str, list[Any]]
+    failed: dict[str, str]
+    peak_rss_bytes: int | None
+    peak_device_bytes: int | None
+    first_step_s: float | None
+
+
+class Trial:
+    """One process of a trial."""
+
+    def __init__(self, folder: Path, torch: Any, options: TrialOptions) -> None:
+        self._folder, self._torch, self._options = folder, torch, options
+        self._runs: dict[str, Run] = {}
+        self._failed: dict[str, str] = {}
+        self._prints = Fingerprint(torch)
+        self._observer = _Observer(torch) if options["observe"] else None
+        self._changed: set[int] = set()
+        self._depth = 0
+        self._looks = 0
+        self._pid = os.getpid()
+
+    def begin(self, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
+        """Seed the random streams, make the changes, and follow the model's calls."""
+        torch = self._torch
+        # A script that seeds its streams itself does so later, with the same effect as ever.
+        torch.manual_seed(self._options["seed"])
+        random.seed(self._options["seed"])
+        when_imported("numpy", lambda numpy: numpy.random.seed(self._options["seed"]))
+        known = changes()
+        for name, value in self._options["changes"].items():
+            run = Run(torch, value, {})
+            self._runs[name] = run
+            patch = known[name].patch
+            try:
+                if patch is not None:
+                    patch(run)
+                else:
+                    # What acts by the environment holds from the start of the process.
+                    run.held[None] += 1
+            except Exception as error:
+                self._failed[name] = f"{type(error).__name__}: {error}"
+            for module, change in run.awaited.items():
+                when_imported(module, change)
+        if self._observer is not None:
+            self._observer.begin(when_imported)
+        self._prints.begin()
+        self._follow_calls()
+        atexit.register(self._write)
+
+    def _follow_calls(self) -> None:
+        """Look at outermost calls of modules until enough were seen: models are found there."""
+        kind = self._torch.nn.Module
+        original = kind.__call__
+
+        @functools.wraps(original)
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth or self._torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            self._depth += 1
+            try:
+                with Guard(failed=lambda error: complain(f"trial: {error}")):
+                    self._before(module)
+                returned = original(module, *args, **kwargs)
+                with Guard(failed=lambda error: complain(f"trial: {error}")):
+                    self._looks += 1
+                    more = is_loss(module) or self._prints.called((args, kwargs), returned)
+                    if not more or self._looks >= _LOOKS:
+                        kind.__call__ = original
+                return returned
+            except BaseException as error:
+                strip_frame(error)
+                raise
+            finally:
+                self._depth -= 1
+
+        kind.__call__ = __call__
+
+    def _before(self, module: Any) -> None:
+        """Make the changes of a model that is called for the first time."""
+        if id(module) in self._changed or is_loss(module) or not parameter_count(module):
+            return
+        self._changed.add(id(module))
+        if self._observer is not None:
+            self._observer.root(module)
+        for name, run in self._runs.items():
+            try:
+                for change in run.at_root:
+                    change(module)
+                if run.root_hooks:
+                    _wrap_forward(module, run)
+            except Exception as error:
+                if is_scripts(error):
+                    raise
+                self._failed[name] = f"{type(error).__name__}: {error}"
+
+    def _write(self) -> None:
+        """Write what was found; a forked process has nothing of its own to say."""
+        if os.getpid() != self._pid:
+            return
+        told: Told = {
+            "held": {name: _places(run) for name, run in self._runs.items()},
+            "seen": asdict(self._observer.end()) if self._observer is not None else None,
+            "results": self._prints.found,
+            "failed": self._failed,
+            "peak_rss_bytes": peak_rss_bytes(),
+            "peak_device_bytes": self._device_bytes(),
+            "first_step_s": None,
+        }
+        with Guard(failed=lambda error: complain(f"the trial is not written, {error}")):
+            text = json.dumps(told, default=str)
+            (self._folder / FILE).write_text(text, encoding="utf-8")
+
+    def _device_bytes(self) -> int | None:
+        cuda = self._torch.cuda
+        return int(cuda.max_memory_allocated()) if cuda.is_initialized() else None
+
+
+def _places(run: Run) -> list[list[Any]]:
+    return [
+        [place.file if place else None, place.line if place else None, count]
+        for place, count in run.held.items()
+    ]
+
+
+def _wrap_forward(model: Any, run: Run) -> None:
+    """Wrap the forward of a model's class: copies of the model have it, too."""
+    kind = type(model)
+    if getattr(kind.forward, "_profstack_trial", None) is run:
+        return
+    original = kind.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(original, self)
+        for wrap in run.root_hooks:
+            call = wrap(self, call)
+        return call(*args, **kwargs)
+
+    forward._profstack_trial = run  # type: ignore[attr-defined]  # a mark of ours
+    kind.forward = forward
+
+
+class _Observer:
+    """Notes what the script makes and calls, for changes to say whether they can apply."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.seen = Seen(cores=len(os.sched_getaffinity(0)), torch=str(torch.__version__))
+        self._roots: dict[int, int] = {}
+        self._run = Run(torch, None, {})
+        self._begun = time.perf_counter()
+
+    def begin(self, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
+        """Follow what is made and called."""
+        torch, seen = self._torch, self.seen
+        self._follow(torch.utils.data.DataLoader, self._loader)
+        for kind in vars(torch.optim).values():
+            if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+                self._follow(kind, self._optimizer)
+        when_imported("torch.nn.parallel.distributed", self._distributed)
+        if "torch.nn.parallel.distributed" in sys.modules:
+            self._distributed(sys.modules["torch.nn.parallel.distributed"])
+        self._count(torch, "save", "save")
+        self._count(torch, "compile", "compile")
+        self._count(torch.nn.Module, "compile", "compile")
+        self._count(torch.Tensor, "backward", "backward")
+        self._count(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
+        when_imported("torch.utils.checkpoint", lambda module: self._count(module, "checkpoint", "checkpoint"))
+        if "torch.utils.checkpoint" in sys.modules:
+            self._count(sys.modules["torch.utils.checkpoint"], "checkpoint", "checkpoint")
+        logger = sys.modules.get("logging")
+        if logger is not None:
+            self._count(logger.Logger, "_log", "logging", own=True)
+        when_imported(
+            "torch.utils.tensorboard.writer",
+            lambda module: self._count(module.SummaryWriter, "add_scalar", "logging"),
+        )
+        when_imported("transformers.generation.utils", self._generation)
+        for kind in (torch.optim.Optimizer, torch.nn.Module):
+            original = kind.zero_grad
+
+            def zero_grad(
+                self: Any, set_to_none: bool = True, original: Any = original
+            ) -> None:
+                if not set_to_none:
+                    seen.calls["zero_grad to zeros"] = seen.calls.get("zero_grad to zeros", 0) + 1
+                original(self, set_to_none)
+
+            kind.zero_grad = functools.wraps(original)(zero_grad)
+
+    def _count(self, owner: Any, name: str, word: str, *, own: bool = False) -> None:
+        """Count calls of a function; with `own` those alone that a line of the user's makes."""
+        original, calls, run = getattr(owner, name), self.seen.calls, self._run
+
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if not own or run.place(2) is not None:
+                calls[word] = calls.get(word, 0) + 1
+            return original(*args, **kwargs)
+
+        setattr(owner, name, counted)
+
+    def _follow(self, kind: type, note: Callable[[Any], None]) -> None:
+        """Note each object of a class once it is made."""
+        original: Any = kind.__init__  # type: ignore[misc]  # any class
+
+        @functools.wraps(original)
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            original(made, *args, **kwargs)
+            # A class's own __init__ calls that of its base.
+            if type(made).__init__ is __init__ or not hasattr(type(made).__init__, "__wrapped__"):
+                with Guard():
+                    note(made)
+
+        kind.__init__ = __init__  # type: ignore[misc]  # any class
+
+    def _placed(self) -> dict[str, Any]:
+        place = self._run.place(4)
+        return {"file": place.file, "line": place.line} if place else {"file": None, "line": None}
+
+    def _loader(self, made: Any) -> None:
+        self.seen.loaders.append(
+            {
+                "num_workers": made.num_workers,
+                "batch_size": made.batch_size,
+                "pin_memory": bool(made.pin_memory),
+                "persistent_workers": bool(made.persistent_workers),
+                "map_style": hasattr(made.dataset, "__getitem__"),
+                **self._placed(),
+            }
+        )
+
+    def _optimizer(self, made: Any) -> None:
+        bases = [kind.__name__ for kind in type(made).__mro__ if kind.__module__.startswith("torch.optim.")]
+        defaults = made.defaults
+        self.seen.optimizers.append(
+            {
+                "name": type(made).__name__,
+                "base": bases[0] if bases else None,
+                "fused": bool(defaults.get("fused")),
+                "foreach": bool(defaults.get("foreach")),
+                **self._placed(),
+            }
+        )
+
+    def _distributed(self, module: Any) -> None:
+        def note(made: Any) -> None:
+            names = ("static_graph", "gradient_as_bucket_view")
+            self.seen.wrapped.append(
+                {**{name: bool(getattr(made, name, False)) for name in names}, **self._placed()}
+            )
+
+        self._follow(module.DistributedDataParallel, note)
+
+    def _generation(self, module: Any) -> None:
+        mixin, calls = module.GenerationMixin, self.seen.calls
+        original = mixin.generate
+
+        @functools.wraps(original)
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not kwargs.get("use_cache", model.generation_config.use_cache):
+                word = "generate without a cache"
+                calls[word] = calls.get(word, 0) + 1
+            return original(model, *args, **kwargs)
+
+        mixin.generate = generate
+
+    def root(self, model: Any) -> None:
+        """Note a model that is called; the one with most parameters is the run's."""
+        torch, size = self._torch, parameter_count(model) or 0
+        if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+            self.seen.calls["calls with gradients"] = 1
+        if self.seen.root and size <= self.seen.root["parameters"]:
+            return
+        caller = self._run.users_frame(4)
+        known = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
+        names = [name for name, value in known.items() if value is model]
+        blocks = repeated_block(model)
+        convolutions = sum(isinstance(each, torch.nn.Conv2d) for each in model.modules())
+        first = next(model.parameters())
+        self.seen.device = first.device.type
+        self.seen.root = {
+            "class": type(model).__name__,
+            "parameters": size,
+            "dtype": str(first.dtype).removeprefix("torch."),
+            "training": bool(model.training),
+            "convolutions": convolutions,
+            "blocks": len(blocks),
+            "block": type(blocks[0]).__name__ if blocks else None,
+            "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+            "name": names[0] if names else None,
+            "file": caller.f_code.co_filename if caller is not None else None,
+            "line": caller.f_lineno if caller is not None else None,
+        }
+
+    def end(self) -> Seen:
+        """Return what was seen."""
+        self.seen.trains = bool(self.seen.calls.get("backward"))
+        self.seen.threads = self._torch.get_num_threads()
+        return self.seen
+
+
+def begin(
+    folder: Path,
+    torch: Any,
+    options: Mapping[str, Any],
+    when_imported: Callable[[str, Callable[[Any], None]], None],
+) -> None:
+    """Begin the trial that the options of a run ask for."""
+    wanted: TrialOptions = {
+        "changes": dict(options["changes"]),
+        "observe": bool(options["observe"]),
+        "seed": int(options["seed"]),
+    }
+    Trial(folder, torch, wanted).begin(when_imported)

@@ -1,0 +1,109 @@
+"""Changes to how the processor is used: threads, how they wait, and who hands out memory."""
+
+from __future__ import annotations
+
+import ctypes.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from profstack.changes.contract import Change, Edit, Run, Seen, Value
+
+
+def _threads(run: Run) -> None:
+    run.torch.set_num_threads(int(run.value or 1))
+    run.took_hold()
+
+
+def _thread_numbers(seen: Seen) -> Sequence[Value]:
+    cores = max(seen.cores, 1)
+    wanted = {1, cores // 2, cores} - {0, seen.threads}
+    return sorted(wanted, reverse=True)
+
+
+def _on_cpu(seen: Seen) -> str | None:
+    return None if seen.device == "cpu" else "its work is on a device"
+
+
+THREADS = Change(
+    "threads",
+    "let an operator use another number of threads",
+    "digits",
+    lambda seen: _on_cpu(seen) or ("there is one core" if seen.cores < 2 else None),
+    _threads,
+    values=_thread_numbers,
+    edit=Edit(line="torch.set_num_threads({value})"),
+    findings=("threads-without-cores",),
+)
+
+
+def _waiting(value: Value | None) -> Mapping[str, str]:
+    return {"OMP_WAIT_POLICY": str(value), "GOMP_SPINCOUNT": "0" if value == "PASSIVE" else "10000000"}
+
+
+WAITING = Change(
+    "waiting-threads",
+    "let threads without work sleep (PASSIVE) or spin (ACTIVE)",
+    "equal",
+    lambda seen: _on_cpu(seen) or ("an operator has one thread" if seen.threads < 2 else None),
+    environment=_waiting,
+    values=lambda seen: ["PASSIVE", "ACTIVE"],
+    edit=Edit(line="OMP_WAIT_POLICY={value} in the environment"),
+)
+BINDING = Change(
+    "bound-threads",
+    "bind each thread to a core",
+    "equal",
+    lambda seen: _on_cpu(seen) or ("an operator has one thread" if seen.threads < 2 else None),
+    environment=lambda value: {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+    edit=Edit(line="OMP_PROC_BIND=close OMP_PLACES=cores in the environment"),
+)
+
+# --- Memory ---
+
+_ALLOCATORS = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc", "tcmalloc_minimal")}
+_FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib")
+
+
+def library(allocator: str) -> str | None:
+    """Return the file of an allocator's library on this machine; None where there is none."""
+    for name in _ALLOCATORS[allocator]:
+        found = ctypes.util.find_library(name)
+        for folder in map(Path, _FOLDERS) if found else ():
+            for path in (folder / str(found), *folder.glob(f"*/{found}")):
+                if path.is_file():
+                    return str(path)
+    return None
+
+
+def _preloaded(value: Value | None) -> Mapping[str, str]:
+    return {"LD_PRELOAD": library(str(value)) or ""}
+
+
+ALLOCATOR = Change(
+    "allocator",
+    "take memory from jemalloc or tcmalloc",
+    "equal",
+    lambda seen: _on_cpu(seen)
+    or (None if any(map(library, _ALLOCATORS)) else "neither jemalloc nor tcmalloc is installed"),
+    environment=_preloaded,
+    values=lambda seen: [name for name in _ALLOCATORS if library(name)],
+    edit=Edit(line="LD_PRELOAD=<lib{value}.so> in the environment"),
+)
+HUGE_PAGES = Change(
+    "huge-pages",
+    "let glibc take memory in huge pages",
+    "equal",
+    _on_cpu,
+    environment=lambda value: {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    edit=Edit(line="GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment"),
+)
+CUDA_ALLOCATOR = Change(
+    "cuda-allocator",
+    "let CUDA's allocator grow its segments",
+    "equal",
+    lambda seen: None if seen.device.startswith("cuda") else "it uses no NVIDIA GPU",
+    environment=lambda value: {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    edit=Edit(line="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"),
+)
+
+CHANGES = (THREADS, WAITING, BINDING, ALLOCATOR, HUGE_PAGES, CUDA_ALLOCATOR)

@@ -1,0 +1,166 @@
+"""What a run computed in its first steps, for two runs to be compared: losses, gradients, outputs.
+
+A fingerprint is taken of the first few steps alone, by hooks that go away after them. Numbers are
+kept as sums of all elements in float64: two runs that compute the same have equal sums, and sums
+that differ in their last digits come from elements that do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from profstack.changes.contract import KINDS, Kind
+
+# Steps, calls and backward passes that a fingerprint is of.
+STEPS = 5
+# Columns that are compared by value, and those that have to be the same in every kind of change.
+VALUES = ("losses", "gradients", "outputs")
+GIVEN = ("inputs", "random")
+
+Found = Literal["equal", "digits", "different"]
+# The largest relative difference that a kind of change may make. Sums in another order differ by
+# some 1e-7 of float32 a step, and training carries it on; bfloat16 has 8 bits, a part in 256.
+LIMITS: Mapping[Kind, float] = {"equal": 0.0, "digits": 1e-4, "precision": 5e-2, "different": math.inf}
+
+
+class Fingerprint:
+    """Takes the fingerprint of a process; `begin` puts its hooks on."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.found: dict[str, list[Any]] = {name: [] for name in (*VALUES, *GIVEN)}
+        self._handles: list[Any] = []
+
+    def begin(self) -> None:
+        """Follow backward passes and optimizers until enough of them were seen."""
+        torch, found = self._torch, self.found
+        original = torch.Tensor.backward
+
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(found["losses"]) < STEPS:
+                found["losses"].append(self._sums([tensor]))
+            else:
+                torch.Tensor.backward = original
+            return original(tensor, *args, **kwargs)
+
+        def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if len(found["gradients"]) < STEPS:
+                found["gradients"].append(self._norm(optimizer))
+            else:
+                self._handles.pop().remove()
+
+        torch.Tensor.backward = backward
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        self._handles.append(register_optimizer_step_pre_hook(stepping))
+
+    def called(self, given: Any, returned: Any) -> bool:
+        """Take a call of the model; return whether more of them are wanted."""
+        if len(self.found["inputs"]) >= STEPS:
+            return False
+        self.found["inputs"].append(self._sums(_tensors(given)))
+        self.found["outputs"].append(self._sums(_tensors(returned)))
+        self.found["random"].append(self._random())
+        return len(self.found["inputs"]) < STEPS
+
+    def _sums(self, tensors: Any) -> list[Any]:
+        """Return shape, sum and sum of magnitudes of each tensor."""
+        made = []
+        with self._torch.no_grad():
+            for tensor in tensors:
+                plain = tensor.detach()
+                if plain.is_sparse or plain.is_quantized or plain.is_meta:
+                    continue
+                kind = self._torch.complex128 if plain.is_complex() else self._torch.float64
+                wide = plain.to(kind)
+                total = wide.sum()
+                total = total.real if plain.is_complex() else total
+                made.append([list(plain.shape), float(total), float(wide.abs().sum())])
+        return made
+
+    def _norm(self, optimizer: Any) -> list[Any]:
+        gradients = [
+            parameter.grad.detach().double().coalesce().values()
+            if parameter.grad.is_sparse
+            else parameter.grad.detach().double()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        square = sum(float((each * each).sum()) for each in gradients)
+        return [[[len(gradients)], math.sqrt(square), math.sqrt(square)]]
+
+    def _random(self) -> str:
+        """Return a hash of the states of all random streams that are in use."""
+        state = hashlib.sha256(self._torch.get_rng_state().numpy().tobytes())
+        state.update(repr(random.getstate()).encode())
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            kind, keys, *rest = numpy.random.get_state()
+            state.update(repr((kind, keys.tobytes(), rest)).encode())
+        return state.hexdigest()[:16]
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the tensors of arguments or results, some levels deep, in a fixed order."""
+    if hasattr(value, "detach") and hasattr(value, "shape"):
+        yield value
+    elif depth < 4 and isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _tensors(inner, depth + 1)
+    elif depth < 4 and isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _tensors(inner, depth + 1)
+
+
+# --- Two fingerprints ---
+
+
+def difference(plain: Mapping[str, Sequence[Any]], changed: Mapping[str, Sequence[Any]]) -> float:
+    """Return the largest relative difference of two fingerprints' values; infinite for others.
+
+    Numbers that are not finite on both sides are the same.
+    """
+    largest = 0.0
+    for name in VALUES:
+        one, other = list(plain.get(name, ())), list(changed.get(name, ()))
+        for first, second in zip(one, other, strict=False):
+            largest = max(largest, _apart(first, second))
+        if bool(one) != bool(other):
+            return math.inf
+    return largest
+
+
+def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """Return how far the sums of some tensors are from others', over the sum of magnitudes."""
+    if [shape for shape, _, _ in one] != [shape for shape, _, _ in other]:
+        return math.inf
+    largest = 0.0
+    for (_, total, size), (_, total2, size2) in zip(one, other, strict=True):
+        if not all(map(math.isfinite, (total, size, total2, size2))):
+            same = repr((total, size)) == repr((total2, size2))
+            largest = largest if same else math.inf
+        elif (total, size) != (total2, size2):
+            scale = max(size, size2)
+            largest = max(largest, abs(total - total2) / scale, abs(size - size2) / scale)
+    return largest
+
+
+def same_given(plain: Mapping[str, Sequence[Any]], changed: Mapping[str, Sequence[Any]]) -> bool:
+    """Return whether both were given the same data and have the same random streams."""
+    return all(
+        one == other
+        for name in GIVEN
+        for one, other in zip(plain.get(name, ()), changed.get(name, ()), strict=False)
+    )
+
+
+def judged(found: float, kind: Kind) -> tuple[Found, bool]:
+    """Return what became of results by their largest difference, and whether the kind allows it."""
+    word: Found = "equal" if found == 0.0 else "digits" if found <= LIMITS["precision"] else "different"
+    return word, found <= LIMITS[kind] and kind in KINDS

@@ -1,0 +1,375 @@
+"""Try changes of a script: fresh processes in turn, plain and with one change each.
+
+Every round runs each arm that is still open once, in an order that turns round from one to the
+next: a machine that becomes slower meanwhile slows all alike. One arm is the plain script once
+more, and nobody tells it from a change: what it seems to gain is what nothing gains on this
+machine, and no change is said to gain less.
+
+Many changes are looked at again and again. So an interval holds with a confidence that shares 5 %
+among all arms and all looks (Bonferroni): over a whole invocation a change that does nothing is
+told as a gain or a loss once in twenty.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from profstack.analysis.clean_steps import clean_steps
+from profstack.capture.run import RunOptions
+from profstack.capture.slices import Targets
+from profstack.changes.built_in import changes
+from profstack.changes.contract import Change, Seen, Value
+from profstack.changes.process import FILE
+from profstack.changes.results import difference, judged, same_given
+from profstack.errors import TargetError
+from profstack.launch import process
+from profstack.launch.alternate import process_ratio
+from profstack.launch.child import TRIES
+from profstack.launch.scratch import Scratch
+from profstack.stats.summary import Ratio
+from profstack.storage.folder import DATABASE, OPTIONS_FILE
+from profstack.storage.reader import Recorded, known
+
+Word = Literal["gains", "loses", "same", "breaks"]
+# Processes of each arm at least, and at most.
+LEAST, MOST = 3, 12
+# Chance that an invocation tells anything of a change that does nothing.
+CHANCE = 0.05
+# A change within so much of the plain run, beyond doubt, is the same, and is not run again.
+SAME = 0.02
+# Steps of a process: enough for so many seconds, within these numbers.
+ENOUGH_S, FEWEST_STEPS, MOST_STEPS = 3.0, 20, 200
+# The first run looks for how long steps take, and ends after so many seconds.
+PILOT_S = 30.0
+# Output of a script that failed: so many of its last lines are kept.
+_LAST_LINES = 5
+PLAIN, AGAIN = "plain", "plain again"
+
+
+@dataclass
+class Process:
+    """What one process has found."""
+
+    steps: int = 0
+    step_s: float | None = None
+    item_s: float | None = None
+    first_s: float | None = None
+    wall_s: float = 0.0
+    code: int = 0
+    said: str = ""
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def held(self) -> bool:
+        """Whether every change of the process has changed something."""
+        return all(self.told.get("held", {}).values())
+
+
+@dataclass
+class Arm:
+    """One thing that is tried: changes by name, each with its value, and its processes."""
+
+    name: str
+    chosen: dict[str, Value | None]
+    processes: list[Process] = field(default_factory=list)
+    broken: str | None = None
+    closed: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.broken is None and self.closed is None
+
+    def times(self, *, by_items: bool = False) -> list[float]:
+        """Return the time of a step, or of an item, of each process."""
+        name = "item_s" if by_items else "step_s"
+        return [value for each in self.processes if (value := getattr(each, name)) is not None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to try: `budget_s` in all; `steps` of each process, None to find out."""
+
+    budget_s: float
+    steps: int | None = None
+    seed: int = 0
+    in_place: bool = False
+    limit_bytes: int = 1 << 30
+
+
+class Trials:
+    """Runs the arms of one script in turn; `tell` gets a line on each process."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        plan: Plan,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._arguments, self._folder, self._plan, self._tell = arguments, folder, plan, tell
+        self._known = changes()
+        self._begun = time.monotonic()
+        self._scratch = Scratch(Path.cwd(), in_place=plan.in_place, limit_bytes=plan.limit_bytes)
+        self.plain, self.again = Arm(PLAIN, {}), Arm(AGAIN, {})
+        self.arms: list[Arm] = []
+        self.seen = Seen()
+        self.left_out: dict[str, str] = {}
+        self.steps = plan.steps or 0
+        # The whole run's own steps, where the first process came to the script's end.
+        self.whole_steps: int | None = None
+        self.ended = ""
+
+    # --- What is tried ---
+
+    def look(self) -> None:
+        """Run the script once, plain, to see what it does; raise TargetError where it fails."""
+        pilot = self._run({}, steps=MOST_STEPS, seconds=PILOT_S, observe=True)
+        if pilot.code or pilot.step_s is None:
+            what = pilot.said if pilot.code else "no step that repeats was found in it"
+            step = "see that it runs by itself, or name its steps by profstack.step()"
+            raise TargetError(what, where=self._arguments[0], next_step=step)
+        self.seen = Seen(**(pilot.told.get("seen") or {}))
+        if not self.steps:
+            wanted = math.ceil(ENOUGH_S / pilot.step_s)
+            self.steps = min(max(wanted, FEWEST_STEPS), MOST_STEPS)
+        if pilot.steps < MOST_STEPS and pilot.wall_s < PILOT_S:
+            self.whole_steps = pilot.steps
+            self.steps = min(self.steps, pilot.steps)
+
+    def choose(self, names: Sequence[str] | None = None) -> None:
+        """Make an arm for each change that can apply, and each of its values.
+
+        With `names` these changes alone. Why another is left out is kept.
+        """
+        for name, change in self._known.items():
+            if names is not None and name not in names:
+                continue
+            reason = change.applies(self.seen)
+            if reason is not None:
+                self.left_out[name] = reason
+                continue
+            values: Sequence[Value | None] = [None]
+            if change.values is not None:
+                values = change.values(self.seen)
+                if not values:
+                    self.left_out[name] = "no other value is left to try"
+            for value in values:
+                label = name if value is None else f"{name}={value}"
+                self.arms.append(Arm(label, {name: value}))
+
+    # --- The processes ---
+
+    def run(self) -> None:
+        """Run rounds until every arm is clear or the budget is used up."""
+        number = 0
+        while True:
+            open_ = [arm for arm in self.arms if arm.is_open]
+            ended = self._over(open_, number)
+            if ended is not None:
+                self.ended = ended
+                return
+            order = [self.plain, *open_, self.again]
+            for arm in order if number % 2 == 0 else reversed(order):
+                self._one(arm)
+                if self._left_s() <= 0:
+                    break
+            number += 1
+            for arm in open_:
+                arm.closed = self._closes(arm)
+
+    def _over(self, open_: Sequence[Arm], rounds: int) -> str | None:
+        """Return why no further round is run; None where one is."""
+        if not open_:
+            return "each change is clear"
+        if rounds >= MOST:
+            return f"{MOST} processes of each are the most"
+        usual = median(each.wall_s for each in self.plain.processes) if rounds else 0.0
+        if rounds >= LEAST and usual * (len(open_) + 2) > self._left_s():
+            return "the budget is used up"
+        return "the budget is used up" if self._left_s() <= 0 else None
+
+    def _left_s(self) -> float:
+        return self._plan.budget_s - (time.monotonic() - self._begun)
+
+    def _one(self, arm: Arm) -> None:
+        """Run one process of an arm and keep what it found."""
+        found = self._run(arm.chosen, steps=self.steps)
+        arm.processes.append(found)
+        if found.code:
+            arm.broken = found.said
+        elif failed := found.told.get("failed"):
+            arm.broken = "; ".join(map(str, failed.values()))
+        elif not found.held:
+            arm.closed = "it changed nothing in this run"
+        elif found.step_s is None:
+            arm.broken = "no step that repeats was found with it"
+        self._tell(f"{arm.name}: {arm.broken or arm.closed or f'{found.step_s:.4g} s a step'}")
+
+    def _closes(self, arm: Arm) -> str | None:
+        """Return why an arm needs no further process; None where it does."""
+        if arm.closed is not None or len(arm.processes) < LEAST:
+            return arm.closed
+        found = self.ratio(arm)
+        if found.low is None or found.high is None:
+            return None
+        if found.high < 1.0 - self.floor or found.low > 1.0 + self.floor:
+            return "it is clear"
+        if 1.0 - SAME < found.low and found.high < 1.0 + SAME:
+            return "it is the same"
+        return None
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of each interval: 5 % shared among all arms and looks."""
+        looks = max(MOST - LEAST + 1, 1) * max(len(self.arms), 1)
+        return 1.0 - CHANCE / looks
+
+    @property
+    def floor(self) -> float:
+        """What the plain script seems to differ from itself, as a part of a step."""
+        found = process_ratio(self.plain.times(), self.again.times(), self.confidence)
+        return abs((found.factor or 1.0) - 1.0)
+
+    def ratio(self, arm: Arm) -> Ratio:
+        """Return an arm's time of a step over the plain one's, with its interval."""
+        by_items = any(self._known[name].by_items for name in arm.chosen)
+        plain = [*self.plain.times(by_items=by_items), *self.again.times(by_items=by_items)]
+        return process_ratio(plain, arm.times(by_items=by_items), self.confidence)
+
+    def change_of(self, arm: Arm) -> list[Change]:
+        """Return the changes of an arm."""
+        return [self._known[name] for name in arm.chosen]
+
+    # --- One process ---
+
+    def _run(
+        self,
+        chosen: Mapping[str, Value | None],
+        *,
+        steps: int,
+        seconds: float | None = None,
+        observe: bool = False,
+    ) -> Process:
+        """Run the script once with some changes, in a copy of the working folder."""
+        recording = Path(tempfile.mkdtemp(prefix="trial-", dir=self._folder))
+        (recording / "logs").mkdir()
+        options: RunOptions = {
+            "lockstep": False,
+            "step_by": None,
+            "layers": [],
+            "left_out": {},
+            "targets": asdict(Targets()),
+            "max_steps": steps,
+            "max_seconds": seconds,
+            "sync": False,
+            "source": False,
+            "whole": False,
+            "trial": {"changes": dict(chosen), "observe": observe, "seed": self._plan.seed},
+        }
+        (recording / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
+        environment = process.child_environment(recording, [TRIES])
+        for name, value in chosen.items():
+            make = self._known[name].environment
+            environment |= make(value) if make is not None else {}
+        printed = recording / "logs" / "output.txt"
+        begun = time.monotonic()
+        with self._scratch.copy() as (folder, arguments_in), printed.open("wb") as output:
+            started = subprocess.Popen(
+                process.command(arguments_in(self._arguments)),
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            code = self._wait(started)
+        found = Process(code=code, wall_s=time.monotonic() - begun)
+        if code:
+            found.said = _last_words(printed, code)
+        elif (recording / DATABASE).is_file():
+            _read(recording, found)
+        else:
+            found.code, found.said = 1, "it never imported torch"
+        shutil.rmtree(recording, ignore_errors=True)
+        return found
+
+    def _wait(self, started: subprocess.Popen[bytes]) -> int:
+        """Wait for a process; one that takes far longer than the plain ones is ended."""
+        usual = [each.wall_s for each in self.plain.processes]
+        limit = max(10.0 * median(usual), 60.0) if usual else max(self._left_s(), 60.0)
+        try:
+            return started.wait(limit)
+        except subprocess.TimeoutExpired:
+            process.end_session(started)
+            return 124
+        except BaseException:
+            process.end_session(started)
+            raise
+
+
+def _last_words(printed: Path, code: int) -> str:
+    """Return how a process failed: its last line, and the code or signal."""
+    if code == 124:
+        return "it did not end within ten times the plain run's time"
+    lines = printed.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    end = f"exit code {code}" if code > 0 else f"signal {-code}"
+    said = next((line.strip() for line in reversed(lines[-_LAST_LINES:]) if line.strip()), "")
+    return f"{said[:200]} ({end})" if said else end
+
+
+def _read(recording: Path, found: Process) -> None:
+    """Read the times of a process from its recording, and what its trial told."""
+    recorded = Recorded(recording)
+    clean = clean_steps(recorded)
+    times = known(clean.steps, "wall_s")
+    found.steps = len(recorded.steps)
+    found.step_s = median(times) if times else None
+    sizes = [row["batch_size"] for row in clean.steps if row["batch_size"]]
+    if found.step_s is not None and sizes:
+        found.item_s = found.step_s / median(sizes)
+    firsts = [row["wall_s"] for row in recorded.steps[:1] if row["wall_s"]]
+    found.first_s = firsts[0] if firsts else None
+    path = recording / FILE
+    if path.is_file():
+        found.told = json.loads(path.read_text(encoding="utf-8"))
+
+
+# --- What came of an arm ---
+
+
+def results_of(trials: Trials, arm: Arm) -> tuple[str, float | None, bool]:
+    """Return what an arm did to results, the largest difference, and whether its kind allows it.
+
+    Two plain runs that differ already say how much is nobody's doing.
+    """
+    plain = trials.plain.processes[0].told.get("results", {})
+    noise = max(
+        (difference(plain, each.told.get("results", {})) for each in trials.again.processes),
+        default=0.0,
+    )
+    mine = [each.told.get("results", {}) for each in arm.processes if not each.code]
+    if not mine:
+        return "different", None, False
+    found = max(difference(plain, each) for each in mine)
+    found = 0.0 if found <= noise else found
+    kind = max(
+        (change.results for change in trials.change_of(arm)),
+        key=("equal", "digits", "precision", "different").index,
+        default="equal",
+    )
+    word, is_allowed = judged(found, kind)
+    if kind != "different" and not all(same_given(plain, each) for each in mine):
+        return "different", found, False
+    return word, found if math.isfinite(found) else None, is_allowed
