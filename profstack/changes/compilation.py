@@ -41,7 +41,11 @@ def repeated_block(model: Any) -> list[Any]:
     found: dict[type, list[Any]] = {}
     inside: set[int] = set()
     for module in model.modules():
-        if module is model or id(module) in inside or type(module).__module__.startswith("torch.nn.modules.container"):
+        if (
+            module is model
+            or id(module) in inside
+            or type(module).__module__.startswith("torch.nn.modules.container")
+        ):
             continue
         found.setdefault(type(module), []).append(module)
     several = {kind: each for kind, each in found.items() if len(each) > 1}
@@ -68,8 +72,10 @@ COMPILE_BLOCK = Change(
     "compile-block",
     "compile the block of the model that repeats: less to compile",
     "digits",
-    lambda seen: _reason(seen)
-    or (None if seen.root.get("blocks", 0) > 1 else "no block of the model repeats"),
+    lambda seen: (
+        _reason(seen)
+        or (None if seen.root.get("blocks", 0) > 1 else "no block of the model repeats")
+    ),
     _compile_block,
     edit=Edit(
         before_loop="for block in {model}.modules():\n"

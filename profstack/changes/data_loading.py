@@ -136,9 +136,11 @@ PIN = Change(
     "pin-memory",
     "copy batches to the device from pinned memory",
     "equal",
-    lambda seen: "it uses no GPU"
-    if seen.device == "cpu"
-    else _reason(seen, lambda each: not each["pin_memory"], "its memory is pinned already"),
+    lambda seen: (
+        "it uses no GPU"
+        if seen.device == "cpu"
+        else _reason(seen, lambda each: not each["pin_memory"], "its memory is pinned already")
+    ),
     _pin,
     edit=Edit(LOADER, ("pin_memory", "True")),
     findings=("host-to-device-copy",),

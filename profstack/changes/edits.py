@@ -43,13 +43,14 @@ class Patch:
             f"a/{name}",
             f"b/{name}",
         )
-        made = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+        made = [
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        ]
         return "".join(made)
 
 
-def patch_of(
-    edit: Edit, value: Value | None, file: str, line: int, seen: Seen, text: str
-) -> Patch:
+def patch_of(edit: Edit, value: Value | None, file: str, line: int, seen: Seen, text: str) -> Patch:
     """Return the edit of a file's text; `line` is where the change took hold."""
     try:
         tree = ast.parse(text)
@@ -114,9 +115,7 @@ def _name(call: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _with_argument(
-    source: _Source, edit: Edit, line: int, facts: Mapping[str, Any]
-) -> str | None:
+def _with_argument(source: _Source, edit: Edit, line: int, facts: Mapping[str, Any]) -> str | None:
     """Set a keyword of the call at a line; of several calls there the one of its name."""
     assert edit.argument is not None
     name, value = edit.argument[0], edit.argument[1].format(**facts)
@@ -181,9 +180,7 @@ def _before_loop(source: _Source, added: str, line: int) -> str | None:
     functions = list(source.around(line, (ast.FunctionDef, ast.AsyncFunctionDef)))
     inner = max(functions, key=lambda each: each.lineno, default=None)
     least = inner.lineno if inner is not None else 0
-    loops = [
-        loop for loop in source.around(line, (ast.For, ast.While)) if loop.lineno > least
-    ]
+    loops = [loop for loop in source.around(line, (ast.For, ast.While)) if loop.lineno > least]
     if not loops:
         return None
     first = min(loop.lineno for loop in loops)
@@ -194,10 +191,13 @@ def _before_loop(source: _Source, added: str, line: int) -> str | None:
 
 def _after_imports(source: _Source, added: str) -> str | None:
     """Put a line behind the imports at the top of a file, which has to import torch."""
-    imports = [
-        node for node in source.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
-    names = {alias.asname or alias.name for node in imports for alias in node.names if isinstance(node, ast.Import)}
+    imports = [node for node in source.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {
+        alias.asname or alias.name
+        for node in imports
+        for alias in node.names
+        if isinstance(node, ast.Import)
+    }
     if "torch" not in names:
         return None
     last = max(node.end_lineno or node.lineno for node in imports)

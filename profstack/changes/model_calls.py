@@ -36,8 +36,10 @@ INFERENCE = Change(
     "inference-mode",
     "call the model under torch.inference_mode()",
     "equal",
-    lambda seen: _inference(seen)
-    or (None if seen.calls.get("calls with gradients") else "it is called without gradients"),
+    lambda seen: (
+        _inference(seen)
+        or (None if seen.calls.get("calls with gradients") else "it is called without gradients")
+    ),
     _inference_mode,
     edit=Edit(within="with torch.inference_mode():"),
     findings=("grad-in-inference",),
@@ -84,9 +86,11 @@ CACHE = Change(
     "kv-cache",
     "let generate keep the keys and values of earlier tokens",
     "digits",
-    lambda seen: None
-    if seen.calls.get("generate without a cache")
-    else "no call of generate goes without a cache",
+    lambda seen: (
+        None
+        if seen.calls.get("generate without a cache")
+        else "no call of generate goes without a cache"
+    ),
     _cache,
     edit=Edit("generate", ("use_cache", "True")),
     findings=("no-kv-cache",),
@@ -107,9 +111,11 @@ ATTENTION = Change(
     "fused-attention",
     "let a Hugging Face model use torch's fused attention (sdpa)",
     "digits",
-    lambda seen: None
-    if seen.root.get("attention") == "eager"
-    else "no model has attention in single operators",
+    lambda seen: (
+        None
+        if seen.root.get("attention") == "eager"
+        else "no model has attention in single operators"
+    ),
     _attention,
     edit=Edit("from_pretrained", ("attn_implementation", "'sdpa'")),
 )
@@ -138,13 +144,15 @@ CHECKPOINTING = Change(
     "gradient-checkpointing",
     "compute activations again in backward instead of keeping them: less memory, more time",
     "equal",
-    lambda seen: "the script does not train"
-    if not seen.trains
-    else "activations are recomputed already"
-    if seen.calls.get("checkpoint")
-    else None
-    if seen.root.get("blocks", 0) > 1
-    else "no block of the model repeats",
+    lambda seen: (
+        "the script does not train"
+        if not seen.trains
+        else "activations are recomputed already"
+        if seen.calls.get("checkpoint")
+        else None
+        if seen.root.get("blocks", 0) > 1
+        else "no block of the model repeats"
+    ),
     _checkpointing,
     excludes=("no-checkpointing", "compile", "compile-block"),
 )
@@ -155,7 +163,13 @@ def _no_checkpointing(run: Run) -> None:
 
     @functools.wraps(module.checkpoint)
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for name in ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state"):
+        for name in (
+            "use_reentrant",
+            "context_fn",
+            "determinism_check",
+            "debug",
+            "preserve_rng_state",
+        ):
             kwargs.pop(name, None)
         run.took_hold()
         return function(*args, **kwargs)

@@ -87,9 +87,11 @@ SET_TO_NONE = Change(
     "set-to-none",
     "drop gradients instead of filling them with zeros",
     "equal",
-    lambda seen: None
-    if seen.calls.get("zero_grad to zeros")
-    else "no call of zero_grad fills gradients with zeros",
+    lambda seen: (
+        None
+        if seen.calls.get("zero_grad to zeros")
+        else "no call of zero_grad fills gradients with zeros"
+    ),
     _set_to_none,
     edit=Edit("zero_grad", ("set_to_none", "True")),
     findings=("zero-grad-to-zeros",),

@@ -100,11 +100,13 @@ CUDNN = Change(
     "cudnn-benchmark",
     "let cuDNN choose the fastest convolution of each size",
     "digits",
-    lambda seen: "it uses no NVIDIA GPU"
-    if not seen.device.startswith("cuda")
-    else None
-    if seen.root.get("convolutions")
-    else "the model has no convolution",
+    lambda seen: (
+        "it uses no NVIDIA GPU"
+        if not seen.device.startswith("cuda")
+        else None
+        if seen.root.get("convolutions")
+        else "the model has no convolution"
+    ),
     _cudnn_benchmark,
     edit=Edit(line="torch.backends.cudnn.benchmark = True"),
 )

@@ -212,7 +212,9 @@ class _Observer:
         self._count(torch.nn.Module, "compile", "compile")
         self._count(torch.Tensor, "backward", "backward")
         self._count(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
-        when_imported("torch.utils.checkpoint", lambda module: self._count(module, "checkpoint", "checkpoint"))
+        when_imported(
+            "torch.utils.checkpoint", lambda module: self._count(module, "checkpoint", "checkpoint")
+        )
         if "torch.utils.checkpoint" in sys.modules:
             self._count(sys.modules["torch.utils.checkpoint"], "checkpoint", "checkpoint")
         logger = sys.modules.get("logging")
@@ -226,9 +228,7 @@ class _Observer:
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             original = kind.zero_grad
 
-            def zero_grad(
-                self: Any, set_to_none: bool = True, original: Any = original
-            ) -> None:
+            def zero_grad(self: Any, set_to_none: bool = True, original: Any = original) -> None:
                 if not set_to_none:
                     seen.calls["zero_grad to zeros"] = seen.calls.get("zero_grad to zeros", 0) + 1
                 original(self, set_to_none)
@@ -278,7 +278,11 @@ class _Observer:
         )
 
     def _optimizer(self, made: Any) -> None:
-        bases = [kind.__name__ for kind in type(made).__mro__ if kind.__module__.startswith("torch.optim.")]
+        bases = [
+            kind.__name__
+            for kind in type(made).__mro__
+            if kind.__module__.startswith("torch.optim.")
+        ]
         defaults = made.defaults
         self.seen.optimizers.append(
             {

@@ -37,7 +37,10 @@ THREADS = Change(
 
 
 def _waiting(value: Value | None) -> Mapping[str, str]:
-    return {"OMP_WAIT_POLICY": str(value), "GOMP_SPINCOUNT": "0" if value == "PASSIVE" else "10000000"}
+    return {
+        "OMP_WAIT_POLICY": str(value),
+        "GOMP_SPINCOUNT": "0" if value == "PASSIVE" else "10000000",
+    }
 
 
 WAITING = Change(
@@ -83,8 +86,12 @@ ALLOCATOR = Change(
     "allocator",
     "take memory from jemalloc or tcmalloc",
     "equal",
-    lambda seen: _on_cpu(seen)
-    or (None if any(map(library, _ALLOCATORS)) else "neither jemalloc nor tcmalloc is installed"),
+    lambda seen: (
+        _on_cpu(seen)
+        or (
+            None if any(map(library, _ALLOCATORS)) else "neither jemalloc nor tcmalloc is installed"
+        )
+    ),
     environment=_preloaded,
     values=lambda seen: [name for name in _ALLOCATORS if library(name)],
     edit=Edit(line="LD_PRELOAD=<lib{value}.so> in the environment"),

@@ -25,7 +25,12 @@ GIVEN = ("inputs", "random")
 Found = Literal["equal", "digits", "different"]
 # The largest relative difference that a kind of change may make. Sums in another order differ by
 # some 1e-7 of float32 a step, and training carries it on; bfloat16 has 8 bits, a part in 256.
-LIMITS: Mapping[Kind, float] = {"equal": 0.0, "digits": 1e-4, "precision": 5e-2, "different": math.inf}
+LIMITS: Mapping[Kind, float] = {
+    "equal": 0.0,
+    "digits": 1e-4,
+    "precision": 5e-2,
+    "different": math.inf,
+}
 
 
 class Fingerprint:
@@ -162,5 +167,7 @@ def same_given(plain: Mapping[str, Sequence[Any]], changed: Mapping[str, Sequenc
 
 def judged(found: float, kind: Kind) -> tuple[Found, bool]:
     """Return what became of results by their largest difference, and whether the kind allows it."""
-    word: Found = "equal" if found == 0.0 else "digits" if found <= LIMITS["precision"] else "different"
+    word: Found = (
+        "equal" if found == 0.0 else "digits" if found <= LIMITS["precision"] else "different"
+    )
     return word, found <= LIMITS[kind] and kind in KINDS

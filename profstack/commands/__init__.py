@@ -20,6 +20,7 @@ SUMMARIES = {
     "check": "compare a step with its lock, and say what differs and where",
     "report": "write the page of a recording again",
     "show": "print a recording's figures in the terminal",
+    "try": "try changes of a script, and say what each gains",
     "compare": "say which of two recordings is faster, by how much, and why",
     "history": "list runs in order of time, and the commits that changed them",
     "merge": "write one page of all ranks of a launch",
@@ -30,8 +31,8 @@ SUMMARIES = {
 # Their processes wait, or build one report and end: looking for garbage there finds next to none,
 # and took a sixth of their CPU time.
 _WITHOUT_COLLECTOR = frozenset({"run", "report", "show"})
-# `import` is a keyword, so its module has another name.
-_MODULES = {"import": "import_"}
+# These are keywords, so their modules have other names.
+_MODULES = {"import": "import_", "try": "try_"}
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141

@@ -12,7 +12,20 @@ from pathlib import Path
 from profstack.errors import UsageError
 
 # Folders that no script reads its input from, and that may be large.
-LEFT_OUT = frozenset((".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", "profstack-runs"))
+LEFT_OUT = frozenset(
+    (
+        ".git",
+        ".hg",
+        ".venv",
+        "venv",
+        "__pycache__",
+        "node_modules",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        "profstack-runs",
+    )
+)
 
 ArgumentsIn = Callable[[Sequence[str]], list[str]]
 
@@ -56,7 +69,14 @@ class Scratch:
         top = Path(tempfile.mkdtemp(prefix="profstack-try-"))
         copied = top / self._folder.name
         try:
-            shutil.copytree(self._folder, copied, symlinks=False, copy_function=_copy, ignore=_ignore, ignore_dangling_symlinks=True)
+            shutil.copytree(
+                self._folder,
+                copied,
+                symlinks=False,
+                copy_function=_copy,
+                ignore=_ignore,
+                ignore_dangling_symlinks=True,
+            )
             yield copied, lambda arguments: [self._moved(word, copied) for word in arguments]
         finally:
             shutil.rmtree(top, ignore_errors=True)

@@ -69,6 +69,8 @@ class Process:
     code: int = 0
     said: str = ""
     told: dict[str, Any] = field(default_factory=dict)
+    # The copy that it ran in, and the folder that this is a copy of.
+    copies: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def held(self) -> bool:
@@ -123,6 +125,7 @@ class Trials:
         self._scratch = Scratch(Path.cwd(), in_place=plan.in_place, limit_bytes=plan.limit_bytes)
         self.plain, self.again = Arm(PLAIN, {}), Arm(AGAIN, {})
         self.arms: list[Arm] = []
+        self.together: list[Arm] = []
         self.seen = Seen()
         self.left_out: dict[str, str] = {}
         self.steps = plan.steps or 0
@@ -167,6 +170,36 @@ class Trials:
             for value in values:
                 label = name if value is None else f"{name}={value}"
                 self.arms.append(Arm(label, {name: value}))
+
+    @property
+    def script(self) -> str | None:
+        """The script's file; None for a module or code."""
+        first = self._arguments[0]
+        return first if Path(first).is_file() else None
+
+    def combine(self, gains: Sequence[Arm]) -> None:
+        """Run the gains together that do not exclude each other: gains do not add up.
+
+        `gains` come with the largest first; of one change the best value counts.
+        """
+        chosen: dict[str, Value | None] = {}
+        for arm in gains:
+            (name, value), *_ = arm.chosen.items()
+            excluded = any(
+                name in self._known[other].excludes or other in self._known[name].excludes
+                for other in chosen
+            )
+            if name not in chosen and not excluded:
+                chosen[name] = value
+        if len(chosen) < 2:
+            return
+        arm = Arm(" + ".join(chosen), chosen)
+        self.together.append(arm)
+        for number in range(LEAST):
+            pair = (self.plain, arm) if number % 2 == 0 else (arm, self.plain)
+            for each in pair:
+                if arm.is_open:
+                    self._one(each)
 
     # --- The processes ---
 
@@ -295,7 +328,9 @@ class Trials:
                 start_new_session=True,
             )
             code = self._wait(started)
+            copied = str(folder)
         found = Process(code=code, wall_s=time.monotonic() - begun)
+        found.copies = [(copied, str(Path.cwd()))]
         if code:
             found.said = _last_words(printed, code)
         elif (recording / DATABASE).is_file():

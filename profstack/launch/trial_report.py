@@ -1,0 +1,148 @@
+"""The report of `profstack try`, from what its processes have found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from profstack.changes.edits import own_path, patch_of
+from profstack.launch.trials import Arm, Process, Trials, Word, results_of
+from profstack.privacy import presentable_argv
+from profstack.storage.schema.trials import TrialReport, TrialResults, TrialRow
+
+VERSION = 1
+_ORDER: tuple[Word, ...] = ("gains", "same", "loses", "breaks")
+
+
+def report_of(trials: Trials, arguments: Sequence[str], seconds: float) -> TrialReport:
+    """Return the report of an invocation that has ended."""
+    rows = [_row(trials, arm) for arm in trials.arms]
+    rows.sort(key=lambda row: (_ORDER.index(row["verdict"]), row["ratio"] or math.inf))
+    plain: TrialResults = "equal"
+    if len(trials.plain.processes) > 0 and trials.again.processes:
+        plain = results_of(trials, trials.again)[0]  # type: ignore[assignment]  # of three words
+    return {
+        "schema_version": VERSION,
+        "command": presentable_argv(list(arguments)),
+        "steps": trials.steps,
+        "floor": trials.floor if trials.again.times() else None,
+        "confidence": trials.confidence,
+        "plain_processes": len(trials.plain.processes) + len(trials.again.processes),
+        "plain_results": plain,
+        "seconds": seconds,
+        "ended": trials.ended,
+        "trials": rows,
+        "best": [_row(trials, arm) for arm in trials.together],
+        "left_out": trials.left_out,
+    }
+
+
+def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
+    """Return what came of an arm, and why."""
+    if arm.broken is not None:
+        return "breaks", arm.broken
+    found = trials.ratio(arm)
+    low, high = found.low, found.high
+    if low is None or high is None:
+        return "same", arm.closed if arm.processes else "it was not run: the budget was used up"
+    if high < 1.0 - trials.floor:
+        return "gains", None
+    if low > 1.0 + trials.floor:
+        return "loses", None
+    return "same", arm.closed if arm.closed != "it is the same" else None
+
+
+def _row(trials: Trials, arm: Arm) -> TrialRow:
+    word, reason = verdict_of(trials, arm)
+    results, largest, is_allowed = results_of(trials, arm)
+    if word == "gains" and not is_allowed:
+        reason = "it changes results beyond its kind, and is not recommended"
+    kinds = trials.change_of(arm)
+    found, place = trials.ratio(arm), _place(trials, arm)
+    plain = [*trials.plain.processes, *trials.again.processes]
+    before, after = _middle(plain, "step_s"), _middle(arm.processes, "step_s")
+    first, plain_first = _middle(arm.processes, "first_s"), _middle(plain, "first_s")
+    is_known = all(change.to_know for change in kinds)
+    diff, edit = _edit(trials, arm, place)
+    return {
+        "change": arm.name,
+        "changes": list(arm.chosen),
+        "summary": "; ".join(change.summary for change in kinds),
+        "verdict": word,
+        "reason": reason,
+        "recommended": word == "gains" and is_allowed and not is_known,
+        "before_s": before,
+        "after_s": after,
+        "ratio": found.factor,
+        "ci95_low": found.low,
+        "ci95_high": found.high,
+        "processes": len(arm.processes),
+        "run_gain_s": _of_run(trials, before, after),
+        "first_step_s": first,
+        "break_even_steps": _break_even(before, after, plain_first, first),
+        "peak_rss_bytes": _peak(arm.processes, "peak_rss_bytes"),
+        "plain_peak_rss_bytes": _peak(plain, "peak_rss_bytes"),
+        "peak_device_bytes": _peak(arm.processes, "peak_device_bytes"),
+        "results": results,  # type: ignore[typeddict-item]  # of three words
+        "largest_difference": largest,
+        "file": place[0] if place else None,
+        "line": place[1] if place else None,
+        "diff": diff,
+        "edit": edit,
+    }
+
+
+def _middle(processes: Sequence[Process], name: str) -> float | None:
+    values = [value for each in processes if (value := getattr(each, name)) is not None]
+    return median(values) if values else None
+
+
+def _peak(processes: Sequence[Process], name: str) -> int | None:
+    values = [each.told[name] for each in processes if each.told.get(name)]
+    return max(values) if values else None
+
+
+def _of_run(trials: Trials, before: float | None, after: float | None) -> float | None:
+    if before is None or after is None or trials.whole_steps is None:
+        return None
+    return (before - after) * trials.whole_steps
+
+
+def _break_even(
+    before: float | None, after: float | None, plain_first: float | None, first: float | None
+) -> int | None:
+    """Return after how many steps a longer first step is made up for."""
+    if None in (before, after, plain_first, first):
+        return None
+    assert before is not None and after is not None
+    assert plain_first is not None and first is not None
+    longer, gained = first - plain_first, before - after
+    return math.ceil(longer / gained) if gained > 0 and longer > gained else None
+
+
+def _place(trials: Trials, arm: Arm) -> tuple[str, int] | None:
+    """Return where the change took hold most often in the user's own files."""
+    counts: dict[tuple[str, int], int] = {}
+    for each in arm.processes:
+        for places in each.told.get("held", {}).values():
+            for file, line, count in places:
+                if file is not None:
+                    key = own_path(file, each.copies), int(line)
+                    counts[key] = counts.get(key, 0) + count
+    return max(counts, key=lambda key: counts[key], default=None)
+
+
+def _edit(trials: Trials, arm: Arm, place: tuple[str, int] | None) -> tuple[str | None, str | None]:
+    """Return the edit that keeps the change: a diff, or one line in words."""
+    (change, *others), (value, *_) = trials.change_of(arm), arm.chosen.values()
+    if others or change.edit is None:
+        return None, None
+    file, line = place or (trials.script, 0)
+    words = change.edit.words(value)
+    if file is None or not Path(file).is_file():
+        return None, words
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    found = patch_of(change.edit, value, file, line, trials.seen, text).diff(Path.cwd())
+    return found, None if found else words
