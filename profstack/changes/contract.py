@@ -115,14 +115,6 @@ class Edit:
     before_loop: str = ""
     within: str = ""
 
-    def words(self, value: Value | None) -> str:
-        """Return the change as one line to add, for a place that is not known."""
-        text = self.line or self.before_loop or self.within
-        if self.argument is not None:
-            name, given = self.argument
-            text = f"{self.callee}(..., {name}={given})"
-        return text.replace("{value}", str(value)).replace("{model}", "model")
-
 
 @dataclass(frozen=True)
 class Change:

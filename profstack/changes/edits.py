@@ -57,12 +57,7 @@ def patch_of(edit: Edit, value: Value | None, file: str, line: int, seen: Seen, 
     except SyntaxError:
         return Patch(file, text, None, "the file is no Python")
     source = _Source(text, tree)
-    facts = {
-        "value": value,
-        "model": seen.root.get("name"),
-        "block": seen.root.get("block"),
-        "device": seen.device,
-    }
+    facts = _facts(value, seen)
     if edit.argument is not None:
         after = _with_argument(source, edit, line, facts)
         reason = f"line {line} has no call that the argument fits"
@@ -80,6 +75,22 @@ def patch_of(edit: Edit, value: Value | None, file: str, line: int, seen: Seen, 
         after = None if " in the environment" in filled else _after_imports(source, filled)
         reason = "it is set in the environment" if after is None else ""
     return Patch(file, text, after, None if after is not None else reason)
+
+
+def words_of(edit: Edit, value: Value | None, seen: Seen) -> str:
+    """Return the edit as one line to add, for a place that is not known."""
+    facts = _facts(value, seen)
+    facts["model"] = facts["model"] or "model"
+    if edit.argument is None:
+        return (edit.line or edit.before_loop or edit.within).format(**facts)
+    callee = "the optimizer" if edit.callee.startswith("{") else edit.callee
+    return f"{callee}(..., {edit.argument[0]}={edit.argument[1].format(**facts)})"
+
+
+def _facts(value: Value | None, seen: Seen) -> dict[str, Any]:
+    root = seen.root
+    names = {"model": root.get("name"), "block": root.get("block")}
+    return {"value": value, "device": seen.device, **names}
 
 
 class _Source:

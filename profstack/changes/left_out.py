@@ -1,4 +1,4 @@
-"""Parts of a run left out to know what they cost: saving, logging, evaluation. No changes to make."""
+"""Parts of a run left out to know what they cost: saving and logging. No changes to keep."""
 
 from __future__ import annotations
 

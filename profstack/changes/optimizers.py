@@ -1,4 +1,4 @@
-"""Changes to optimizers: one fused operator, operators over lists, gradients dropped, not zeroed."""
+"""Changes to optimizers: one fused operator, operators over lists, gradients that are dropped."""
 
 from __future__ import annotations
 

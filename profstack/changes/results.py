@@ -11,7 +11,7 @@ import hashlib
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from profstack.changes.contract import KINDS, Kind

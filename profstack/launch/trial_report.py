@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from profstack.changes.edits import own_path, patch_of
+from profstack.changes.edits import own_path, patch_of, words_of
 from profstack.launch.trials import Arm, Process, Trials, Word, results_of
 from profstack.privacy import presentable_argv
 from profstack.storage.schema.trials import TrialReport, TrialResults, TrialRow
@@ -114,10 +114,8 @@ def _break_even(
     before: float | None, after: float | None, plain_first: float | None, first: float | None
 ) -> int | None:
     """Return after how many steps a longer first step is made up for."""
-    if None in (before, after, plain_first, first):
+    if before is None or after is None or plain_first is None or first is None:
         return None
-    assert before is not None and after is not None
-    assert plain_first is not None and first is not None
     longer, gained = first - plain_first, before - after
     return math.ceil(longer / gained) if gained > 0 and longer > gained else None
 
@@ -140,7 +138,7 @@ def _edit(trials: Trials, arm: Arm, place: tuple[str, int] | None) -> tuple[str 
     if others or change.edit is None:
         return None, None
     file, line = place or (trials.script, 0)
-    words = change.edit.words(value)
+    words = words_of(change.edit, value, trials.seen)
     if file is None or not Path(file).is_file():
         return None, words
     text = Path(file).read_text(encoding="utf-8", errors="replace")

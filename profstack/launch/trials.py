@@ -5,16 +5,17 @@ next: a machine that becomes slower meanwhile slows all alike. One arm is the pl
 more, and nobody tells it from a change: what it seems to gain is what nothing gains on this
 machine, and no change is said to gain less.
 
-Many changes are looked at again and again. So an interval holds with a confidence that shares 5 %
-among all arms and all looks (Bonferroni): over a whole invocation a change that does nothing is
-told as a gain or a loss once in twenty.
+Many changes are judged, so the intervals share 5 % among all arms (Bonferroni): over a whole
+invocation a change that does nothing is told as a gain or a loss once in twenty. An arm ends early
+only where an interval of 99.95 % is clear, whatever the number of looks (Haybittle 1971, Peto
+1976). Three processes say little of how much processes differ, but all arms together do: their
+common spread counts like some further processes of each (Smyth 2004).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import subprocess
 import tempfile
@@ -22,8 +23,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, variance
 from typing import Any, Literal
+
+import numpy as np
 
 from profstack.analysis.clean_steps import clean_steps
 from profstack.capture.run import RunOptions
@@ -34,9 +37,9 @@ from profstack.changes.process import FILE
 from profstack.changes.results import difference, judged, same_given
 from profstack.errors import TargetError
 from profstack.launch import process
-from profstack.launch.alternate import process_ratio
 from profstack.launch.child import TRIES
 from profstack.launch.scratch import Scratch
+from profstack.stats.processes import Prior, difference_reach, means
 from profstack.stats.summary import Ratio
 from profstack.storage.folder import DATABASE, OPTIONS_FILE
 from profstack.storage.reader import Recorded, known
@@ -44,8 +47,11 @@ from profstack.storage.reader import Recorded, known
 Word = Literal["gains", "loses", "same", "breaks"]
 # Processes of each arm at least, and at most.
 LEAST, MOST = 3, 12
-# Chance that an invocation tells anything of a change that does nothing.
-CHANCE = 0.05
+# Chance that an invocation tells anything of a change that does nothing; confidence of an interval
+# that ends an arm early.
+CHANCE, CLEAR = 0.05, 0.9995
+# The spread of all arms is worth so many processes of one, where there are as many.
+WORTH = 6.0
 # A change within so much of the plain run, beyond doubt, is the same, and is not run again.
 SAME = 0.02
 # Steps of a process: enough for so many seconds, within these numbers.
@@ -90,6 +96,7 @@ class Arm:
 
     @property
     def is_open(self) -> bool:
+        """Whether more processes of it are wanted."""
         return self.broken is None and self.closed is None
 
     def times(self, *, by_items: bool = False) -> list[float]:
@@ -253,32 +260,46 @@ class Trials:
         """Return why an arm needs no further process; None where it does."""
         if arm.closed is not None or len(arm.processes) < LEAST:
             return arm.closed
-        found = self.ratio(arm)
+        found = self.ratio(arm, max(CLEAR, self.confidence))
         if found.low is None or found.high is None:
             return None
         if found.high < 1.0 - self.floor or found.low > 1.0 + self.floor:
             return "it is clear"
-        if 1.0 - SAME < found.low and found.high < 1.0 + SAME:
-            return "it is the same"
-        return None
+        return "it is the same" if found.low > 1.0 - SAME and found.high < 1.0 + SAME else None
 
     @property
     def confidence(self) -> float:
-        """The confidence of each interval: 5 % shared among all arms and looks."""
-        looks = max(MOST - LEAST + 1, 1) * max(len(self.arms), 1)
-        return 1.0 - CHANCE / looks
+        """The confidence of each interval: 5 % shared among all arms."""
+        return 1.0 - CHANCE / max(len(self.arms) + len(self.together), 1)
 
     @property
     def floor(self) -> float:
         """What the plain script seems to differ from itself, as a part of a step."""
-        found = process_ratio(self.plain.times(), self.again.times(), self.confidence)
-        return abs((found.factor or 1.0) - 1.0)
+        plain, again = self.plain.times(), self.again.times()
+        if not plain or not again:
+            return 0.0
+        return abs(math.exp(fmean(map(math.log, again)) - fmean(map(math.log, plain))) - 1.0)
 
-    def ratio(self, arm: Arm) -> Ratio:
-        """Return an arm's time of a step over the plain one's, with its interval."""
+    def ratio(self, arm: Arm, confidence: float | None = None) -> Ratio:
+        """Return an arm's time of a step over the plain one's, with its interval.
+
+        Where a change makes other numbers of items a step, it is the time of an item.
+        """
         by_items = any(self._known[name].by_items for name in arm.chosen)
         plain = [*self.plain.times(by_items=by_items), *self.again.times(by_items=by_items)]
-        return process_ratio(plain, arm.times(by_items=by_items), self.confidence)
+        sides = (plain, arm.times(by_items=by_items))
+        return ratio_of(*sides, confidence or self.confidence, self.spread())
+
+    def spread(self) -> Prior:
+        """Return how much processes of one arm differ, by all arms: of the logarithm of a time."""
+        squares, freedom = 0.0, 0
+        for arm in (self.plain, self.again, *self.arms):
+            logs = [math.log(time) for time in arm.times()]
+            if len(logs) > 1:
+                squares += variance(logs) * (len(logs) - 1)
+                freedom += len(logs) - 1
+        deviation = math.sqrt(squares / freedom) if freedom else 0.0
+        return Prior(deviation, min(float(freedom), WORTH))
 
     def change_of(self, arm: Arm) -> list[Change]:
         """Return the changes of an arm."""
@@ -379,6 +400,24 @@ def _read(recording: Path, found: Process) -> None:
     path = recording / FILE
     if path.is_file():
         found.told = json.loads(path.read_text(encoding="utf-8"))
+
+
+def ratio_of(
+    before: Sequence[float], after: Sequence[float], confidence: float, spread: Prior
+) -> Ratio:
+    """Return after over before of positive times, one of each process, with its interval (Welch).
+
+    There is no interval without a spread, or with no process of a side.
+    """
+    if not before or not after:
+        return Ratio(None, None, None)
+    logs = [np.log(np.asarray([side], dtype=np.float64)) for side in (before, after)]
+    first, second = (means(side, spread) for side in logs)
+    centre = float((second.values - first.values)[0])
+    if not spread.deviation or min(len(before), len(after)) < 2:
+        return Ratio(math.exp(centre), None, None)
+    reach = float(difference_reach(first, second, confidence)[0])
+    return Ratio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
 
 
 # --- What came of an arm ---
