@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import Any
 
 from profstack.changes.contract import Change, Edit, Run, Seen
@@ -36,27 +37,23 @@ COMPILE = Change(
 def repeated_block(model: Any) -> list[Any]:
     """Return the objects of the class with most parameters that a model has at least twice.
 
-    Blocks inside blocks count by the outermost.
+    What lies inside such an object is a part of it.
     """
-    found: dict[type, list[Any]] = {}
-    inside: set[int] = set()
-    for module in model.modules():
-        if (
-            module is model
-            or id(module) in inside
-            or type(module).__module__.startswith("torch.nn.modules.container")
-        ):
-            continue
-        found.setdefault(type(module), []).append(module)
-    several = {kind: each for kind, each in found.items() if len(each) > 1}
+    counts = Counter(type(module) for module in model.modules() if module is not model)
+    found: dict[type, list[Any]] = defaultdict(list)
+    waiting = list(model.children())
+    while waiting:
+        module = waiting.pop(0)
+        if counts[type(module)] > 1 and not type(module).__module__.endswith(".container"):
+            found[type(module)].append(module)
+        else:
+            waiting += module.children()
 
     def parameters(blocks: list[Any]) -> int:
         return sum(number.numel() for block in blocks for number in block.parameters())
 
-    if not several:
-        return []
-    kind = max(several, key=lambda each: parameters(several[each]))
-    return several[kind]
+    several = [blocks for blocks in found.values() if len(blocks) > 1]
+    return max(several, key=parameters, default=[])
 
 
 def _compile_block(run: Run) -> None:

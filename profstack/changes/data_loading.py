@@ -38,17 +38,14 @@ def _set(run: Run, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     loader.__init__ = __init__
 
 
-def _is_map_style(given: dict[str, Any]) -> bool:
-    return hasattr(given.get("dataset"), "__getitem__")
-
-
 # --- Workers ---
 
 
 def _workers(run: Run) -> None:
     def change(given: dict[str, Any]) -> dict[str, Any]:
         # What is iterated over would be given out by each of the workers again.
-        if not _is_map_style(given) or given.get("num_workers", 0) == run.value:
+        is_stream = isinstance(given["dataset"], run.torch.utils.data.IterableDataset)
+        if is_stream or given.get("num_workers", 0) == run.value:
             return {}
         count = int(run.value or 0)
         dropped: dict[str, Any] = {"num_workers": count}

@@ -272,7 +272,7 @@ class _Observer:
                 "batch_size": made.batch_size,
                 "pin_memory": bool(made.pin_memory),
                 "persistent_workers": bool(made.persistent_workers),
-                "map_style": hasattr(made.dataset, "__getitem__"),
+                "map_style": not isinstance(made.dataset, self._torch.utils.data.IterableDataset),
                 **self._placed(),
             }
         )

@@ -27,6 +27,7 @@ def train(epochs):
             opt.zero_grad(set_to_none=False)
     return [net(x) for x, y in test]
 '''
+AUTOCAST = "with torch.autocast('cpu', dtype=torch.bfloat16)"
 SEEN = Seen(root={"name": "net", "block": "Layer"})
 
 
@@ -44,8 +45,7 @@ def edited(name, line, value=None, seen=SEEN, text=TEXT):
     ("compile", 15, None, [], ["    net.compile()\n    for epoch in"]),
     (
         "bfloat16", 16, None, ["            out = net(\n                x)  # é\n"],
-        ["            with torch.autocast('cpu', dtype=torch.bfloat16):\n"
-         "                out = net(\n                    x)  # é\n"],
+        [f"{' ' * 12}{AUTOCAST}:\n{' ' * 16}out = net(\n{' ' * 20}x)  # é\n"],
     ),
     ("threads", 1, 2, [], ["import DataLoader\n\ntorch.set_num_threads(2)\n"]),
     ("compile-block", 15, None, [], ["    for block in net.modules():\n        if type(block)"]),
