@@ -33,8 +33,8 @@ ArgumentsIn = Callable[[Sequence[str]], list[str]]
 class Scratch:
     """Copies of a folder; with `in_place` there is none, and the folder itself is used.
 
-    A link to a file is copied as that file, a link to a folder inside as a link, and one that
-    leads out as a link to where it leads: what is written through it is not undone.
+    A link to a file is copied as that file; one to a folder is made again, to where it leads: what
+    is written through it is not undone.
     """
 
     def __init__(self, folder: Path, *, in_place: bool, limit_bytes: int) -> None:
@@ -69,17 +69,21 @@ class Scratch:
         top = Path(tempfile.mkdtemp(prefix="profstack-try-"))
         copied = top / self._folder.name
         try:
-            shutil.copytree(
-                self._folder,
-                copied,
-                symlinks=False,
-                copy_function=_copy,
-                ignore=_ignore,
-                ignore_dangling_symlinks=True,
-            )
+            shutil.copytree(self._folder, copied, ignore=_ignore)
+            self._link(copied)
             yield copied, lambda arguments: [self._moved(word, copied) for word in arguments]
         finally:
             shutil.rmtree(top, ignore_errors=True)
+
+    def _link(self, copied: Path) -> None:
+        """Make the links to folders again: those that lead inside lead into the copy."""
+        for top, folders, _ in os.walk(self._folder):
+            for name in [name for name in folders if os.path.islink(os.path.join(top, name))]:
+                target = Path(top, name).resolve()
+                made = copied / Path(top, name).relative_to(self._folder)
+                if made.parent.is_dir():
+                    made.symlink_to(self._moved(str(target), copied))
+            folders[:] = [name for name in folders if name not in LEFT_OUT]
 
     def _moved(self, word: str, copied: Path) -> str:
         """Return an argument that is a path into the folder as one into the copy."""
@@ -93,14 +97,9 @@ class Scratch:
 
 
 def _ignore(folder: str, names: list[str]) -> set[str]:
-    kept = LEFT_OUT.intersection(names)
-    # What is no file, folder or link would block whoever opens it.
-    return kept | {name for name in names if not _is_plain(os.path.join(folder, name))}
-
-
-def _is_plain(path: str) -> bool:
-    return os.path.isfile(path) or os.path.isdir(path) or os.path.islink(path)
-
-
-def _copy(source: str, target: str) -> None:
-    shutil.copy2(source, target)
+    """Return what is not copied; what is no file or folder would block whoever opens it."""
+    paths = {name: os.path.join(folder, name) for name in names}
+    plain = {name for name, at in paths.items() if os.path.isfile(at) or os.path.isdir(at)}
+    # A folder that a link leads to may hold the link.
+    linked = {name for name in plain if os.path.islink(paths[name]) and os.path.isdir(paths[name])}
+    return (LEFT_OUT & {*names}) | ({*names} - plain) | linked

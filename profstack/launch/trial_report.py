@@ -137,7 +137,7 @@ def _edit(trials: Trials, arm: Arm, place: tuple[str, int] | None) -> tuple[str 
     (change, *others), (value, *_) = trials.change_of(arm), arm.chosen.values()
     if others or change.edit is None:
         return None, None
-    file, line = place or (trials.script, 0)
+    file, line = (trials.script, 0) if change.edit.line or place is None else place
     words = words_of(change.edit, value, trials.seen)
     if file is None or not Path(file).is_file():
         return None, words

@@ -1,0 +1,60 @@
+"""A copy of the working folder: what is in it, what stays out, and that the folder is untouched."""
+
+import os
+
+import pytest
+
+from profstack.errors import UsageError
+from profstack.launch.scratch import Scratch
+
+
+@pytest.fixture
+def folder(tmp_path):
+    work = tmp_path / "work"
+    (work / "data").mkdir(parents=True)
+    (work / ".git").mkdir()
+    (work / ".git" / "HEAD").write_text("x" * 5000)
+    (work / "train.py").write_text("print(1)")
+    (work / "data" / "rows.txt").write_text("y" * 3000)
+    (tmp_path / "outside.txt").write_text("far")
+    os.symlink("data/rows.txt", work / "link.txt")
+    os.symlink(tmp_path / "outside.txt", work / "far.txt")
+    os.symlink("nowhere", work / "dangling")
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "b.txt").write_text("z")
+    os.symlink(tmp_path / "big", work / "out")
+    os.symlink("data", work / "again")
+    os.mkfifo(work / "pipe")
+    return work
+
+
+def test_a_copy_has_all_that_a_script_reads_and_is_its_own(folder):
+    with Scratch(folder, in_place=False, limit_bytes=20_000).copy() as (copied, arguments_in):
+        found = sorted(path.name for path in copied.iterdir())
+        assert found == ["again", "data", "far.txt", "link.txt", "out", "train.py"]
+        assert [path.name for path in (copied / "data").iterdir()] == ["rows.txt"]
+        assert (copied / "out" / "b.txt").read_text() == "z"
+        assert (copied / "again").resolve() == copied.resolve() / "data"
+        for name in ("train.py", "far.txt", "again/rows.txt", "new"):
+            (copied / name).write_text("changed")
+        own, others = str(folder / "x" / "y"), ["train.py", "--out", "/etc/hosts"]
+        assert arguments_in([own, *others]) == [str(copied / "x" / "y"), *others]
+    assert not copied.parent.exists()
+    texts = [(folder / name).read_text() for name in ("train.py", "data/rows.txt")]
+    assert texts == ["print(1)", "y" * 3000]
+    assert (folder.parent / "outside.txt").read_text() == "far"
+    assert not (folder / "new").exists()
+
+
+def test_the_folder_itself_where_that_is_asked_for(folder):
+    with Scratch(folder, in_place=True, limit_bytes=1).copy() as (copied, arguments_in):
+        assert (copied, arguments_in(["/a"])) == (folder, ["/a"])
+    assert (folder / "train.py").exists()
+
+
+def test_a_folder_larger_than_the_limit_is_refused_with_ways_on(folder):
+    # Of 3,000 bytes twice, by a link, and 11 more; what lies in .git does not count.
+    Scratch(folder, in_place=False, limit_bytes=6_020)
+    with pytest.raises(UsageError, match="more than 0 MiB") as caught:
+        Scratch(folder, in_place=False, limit_bytes=6_000)
+    assert "--in-place" in caught.value.next_step

@@ -1,0 +1,190 @@
+"""Trials of made-up scripts: who is run when, what is told of it, and what nothing tells."""
+
+import math
+import random
+
+import pytest
+
+from profstack.changes.contract import Change, Edit
+from profstack.errors import TargetError
+from profstack.launch import trial_report, trials
+from profstack.launch.trials import Arm, Plan, Process, Trials, ratio_of
+from profstack.stats.processes import Prior
+from tests.support.tables import cases, of
+
+SEEN = {"root": {"name": "net"}, "cores": 4}
+RESULTS = {"losses": [[[[], 2.0, 2.0]]], "outputs": [], "gradients": []}
+RESULTS |= {"inputs": [[[[4], 1.0, 1.0]]], "random": ["a"]}
+
+
+class Script:
+    """A script whose steps take `step_s`, times the factor of each change that is made."""
+
+    def __init__(self, factors, noise=0.01, seed=1, length=None):
+        self.factors, self.noise, self.length = factors, noise, length
+        self.chance, self.clock, self.ran = random.Random(seed), 0.0, []
+
+    def __call__(self, chosen, *, steps, seconds=None, observe=False):
+        names = [f"{name}={value}" if value is not None else name for name, value in chosen.items()]
+        self.ran.append("+".join(names) or "plain")
+        factor = math.prod(self.factors.get(name, 1.0) for name in names)
+        made = min(steps, self.length or steps)
+        if isinstance(broken := self.factors.get(names[0] if names else ""), str):
+            return Process(code=1, said=broken, wall_s=1.0)
+        step_s = 0.1 * factor * math.exp(self.chance.gauss(0.0, self.noise))
+        self.clock += 5.0 + made * step_s
+        held = {name: [["/w/a.py", 3, 1]] for name in chosen}
+        if "idle" in chosen:
+            held["idle"] = []
+        results = {**RESULTS, "losses": [[[[], 2.0 * self.factors.get("loss", 1.0), 2.0]]]}
+        told = {"held": held, "seen": SEEN, "results": results if names else RESULTS, "failed": {}}
+        told |= {"peak_rss_bytes": 100 + len(names)}
+        first_s = 3.0 if "slow first" in chosen else 0.2
+        return Process(made, step_s, step_s / 4, first_s, 5.0 + made * step_s, 0, "", told)
+
+
+def change(name, **more):
+    known = {"results": "digits", "applies": lambda seen: None, "edit": Edit(line=f"{name}()")}
+    return Change(name, f"make it {name}", **{**known, **more})
+
+
+@pytest.fixture
+def make(monkeypatch, tmp_path):
+    def make(script, *names, budget_s=1e9, known=(), **plan):
+        found = {name: change(name) for name in names} | {each.name: each for each in known}
+        monkeypatch.setattr(trials, "changes", lambda: found)
+        monkeypatch.setattr(trials.time, "monotonic", lambda: script.clock)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "a.py").write_text("import torch\n")
+        made = Trials(["a.py"], tmp_path, Plan(budget_s, in_place=True, **plan), lambda line: None)
+        monkeypatch.setattr(made, "_run", script)
+        made.look()
+        made.choose()
+        made.run()
+        return made
+
+    return make
+
+
+def told(made, columns="change verdict"):
+    return [of(row, columns) for row in trial_report.report_of(made, ["a.py"], 1.0)["trials"]]
+
+
+def test_gains_and_losses_are_told_and_nothing_else(make):
+    script = Script({"fast": 0.8, "slow": 1.25, "broken": "no such thing"})
+    made = make(script, "fast", "slow", "none", "broken", "idle")
+    found = dict(told(made))
+    assert found == {"fast": "gains", "none": "same", "idle": "same", "slow": "loses",
+                     "broken": "breaks"}  # fmt: skip
+    # The first run looks; each round turns round, with the plain script at both ends.
+    assert script.ran[1:8] == ["plain", "fast", "slow", "none", "broken", "idle", "plain"]
+    assert script.ran[8:13] == ["plain", "none", "slow", "fast", "plain"]
+    counts = {arm.name: len(arm.processes) for arm in made.arms}
+    assert (counts["broken"], counts["idle"]) == (1, 1)
+    assert counts["fast"] == counts["slow"] == trials.LEAST < counts["none"]
+    reasons = dict(told(made, "change reason"))
+    assert reasons["broken"] == "no such thing"
+    assert reasons["idle"] == "it changed nothing in this run"
+
+
+def test_nothing_is_told_of_changes_that_do_nothing(make):
+    names = [f"n{number}" for number in range(12)]
+    gains = 0
+    for seed in range(20):
+        made = make(Script({}, noise=0.04, seed=seed), *names)
+        gains += any(word != "same" for _, word in told(made))
+    assert gains <= 2
+
+
+@cases("budget_s rounds ended", (1e9, 12, "12 processes of each are the most"),
+       (190.0, 4, "the budget is used up"), (60.0, 2, "the budget is used up"))  # fmt: skip
+def test_the_budget_ends_it(make, budget_s, rounds, ended):
+    made = make(Script({}, noise=0.3), "none", budget_s=budget_s, steps=50)
+    assert made.ended == ended
+    assert abs(len(made.plain.processes) - rounds) <= 1
+    assert made.steps == 50
+
+
+@cases("noise length steps whole", (0.0, None, 30, None), (0.0, 25, 25, 25), (0.0, 90, 30, 90))
+def test_as_many_steps_as_take_some_seconds(make, noise, length, steps, whole):
+    made = make(Script({}, noise=noise, length=length), "none")
+    assert (made.steps, made.whole_steps) == (steps, whole)
+
+
+def test_a_script_that_fails_or_has_no_step_is_no_target(make):
+    with pytest.raises(TargetError, match="cannot run"):
+        make(Script({"": "cannot run"}), "none")
+    script = Script({})
+    script.__class__ = type("", (Script,), {"__call__": lambda *given, **how: Process(wall_s=1.0)})
+    with pytest.raises(TargetError, match="no step"):
+        make(script, "none")
+
+
+def test_each_value_is_an_arm_and_why_others_are_left_out(make):
+    workers = change("w", values=lambda seen: [1, 4])
+    none = change("v", values=lambda seen: [])
+    never = change("x", applies=lambda seen: f"{seen.cores} cores are few")
+    made = make(Script({"w=4": 0.5}), known=[workers, none, never])
+    assert told(made, "change verdict changes") == [
+        ["w=4", "gains", ["w"]], ["w=1", "same", ["w"]]]  # fmt: skip
+    assert made.left_out == {"v": "no other value is left to try", "x": "4 cores are few"}
+
+
+def test_results_beyond_the_kind_are_not_recommended(make):
+    names = "change recommended results reason"
+    made = make(Script({"fast": 0.8, "loss": 1.01}), "fast")
+    reason = "it changes results beyond its kind, and is not recommended"
+    assert told(made, names) == [["fast", False, "digits", reason]]
+    for factor, kind in ((1.0 + 1e-5, "digits"), (1.01, "precision"), (3.0, "different")):
+        made = make(Script({"fast": 0.8, "loss": factor}), known=[change("fast", results=kind)])
+        ((_, recommended, _, reason),) = told(made, names)
+        assert (recommended, reason) == (True, None)
+    made = make(Script({"fast": 0.8}), known=[change("fast", to_know=True)])
+    assert told(made, "verdict recommended") == [["gains", False]]
+
+
+def test_gains_together_are_run_and_what_excludes_is_left(make):
+    script = Script({"a": 0.7, "b": 0.8, "c": 0.9})
+    made = make(script, known=[change("a"), change("b", excludes=("a",)), change("c")])
+    gains = [arm for name in "abc" for arm in made.arms if arm.name == name]
+    before = len(script.ran)
+    made.combine(gains)
+    assert script.ran[before:] == ["plain", "a+c", "a+c", "plain", "plain", "a+c"]
+    (best,) = trial_report.report_of(made, ["a.py"], 1.0)["best"]
+    assert (best["changes"], best["verdict"]) == (["a", "c"], "gains")
+    assert best["ratio"] == pytest.approx(0.63, rel=0.03)
+    made.combine(gains[:1])
+    assert len(made.together) == 1
+
+
+def test_a_row_has_the_gain_of_the_run_and_when_a_slow_first_step_pays(make):
+    names = "run_gain_s first_step_s break_even_steps peak_rss_bytes plain_peak_rss_bytes edit diff"
+    made = make(Script({"slow first": 0.5}, noise=0.0, length=100), "slow first")
+    (row,) = told(made, names)
+    diff = "--- a/a.py\n+++ b/a.py\n@@ -1 +1,3 @@\n import torch\n+\n+slow first()\n"
+    assert row == [pytest.approx(5.0), 3.0, math.ceil(2.8 / 0.05), 101, 100, None, diff]
+    made = make(Script({"fast": 0.5}, noise=0.0), "fast")
+    assert told(made, names)[0][:3] == [None, 0.2, None]
+
+
+@cases("before after low high", ((1, 1.1), (2, 2.2), 1.2, 3.4), ((), (1,), None, None),
+       ((1,), (2, 2.2), None, None))  # fmt: skip
+def test_a_ratio_needs_processes_of_both(before, after, low, high):
+    found = ratio_of(before, after, 0.95, Prior(0.05, 6.0))
+    assert (found.low is None, found.high is None) == (low is None, high is None)
+    if low is not None:
+        assert low < found.low < found.factor < found.high < high
+        assert found.factor == pytest.approx(2.0)
+    assert ratio_of((1.0, 1.0), (2.0, 2.0), 0.95, Prior(0.0, 0.0)).low is None
+
+
+def test_the_spread_is_that_of_all_arms(tmp_path):
+    made = Trials.__new__(Trials)
+    made.plain, made.again, made.arms = Arm("p", {}), Arm("q", {}), [Arm("r", {}), Arm("s", {})]
+    every = (made.plain, (1, 2)), (made.again, (1,)), (made.arms[0], (3, 3, 3)), (made.arms[1], ())
+    for arm, times in every:
+        arm.processes = [Process(step_s=time) for time in times]
+    # Of log 2 apart, and of none: a variance of half its square over three degrees of freedom.
+    found = made.spread()
+    assert found.deviation == pytest.approx(math.log(2) / math.sqrt(6))
+    assert found.freedom == 3.0
