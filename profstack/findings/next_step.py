@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from profstack.code_owner import place_words
-from profstack.findings import rules
+from profstack.findings import reading, rules
 from profstack.storage.schema.report import Finding, Report, VerdictSlug
 from profstack.units import format_seconds
 
@@ -88,8 +88,6 @@ def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
 
 # Whose remedy is a line or two: worth doing before anything whose gain is not known either.
 _SIMPLE = (rules.PADDING, rules.NO_KV_CACHE, rules.NO_END_TOKEN, rules.GRAD_IN_INFERENCE)
-# Where nothing tells what of a time can go.
-_HALF = 0.5
 
 
 def _step_share(found: Finding) -> float | None:
@@ -131,18 +129,20 @@ def lever_of(report: Report) -> Lever | None:
         if each.get("gain_reason"):
             words += f"; {each['gain_reason']}"
         if each["gain_s"] is None and (share := _step_share(each)):
-            gain_s = _HALF * share * step_s
+            gain_s = reading.HALF * share * step_s
             words = f"takes {format_seconds(share * step_s)} of each step{_in_python(each)}"
         if step_s and gain_s > _LEVER * step_s:
             lever = Lever(each, words, gain_s / step_s)
             gains.append((gain_s * (steps_s or step_s) / step_s, lever))
-        elif run_gain_s is not None:
+        elif run_gain_s is not None and not reading.is_bound(each):
             words = f"saves about {format_seconds(run_gain_s)} of the run"
             gains.append((run_gain_s, Lever(each, words, run_gain_s / run_s if run_s else 0.0)))
         elif run_s_of is not None and each["file"] is not None:
             words = f"takes {format_seconds(run_s_of)} of the run"
+            if run_gain_s is not None and run_gain_s < run_s_of:
+                words += f", of which at most {format_seconds(run_gain_s)} can go"
             lever = Lever(each, words, run_s_of / run_s if run_s else 0.0)
-            gains.append((_HALF * run_s_of, lever))
+            gains.append((reading.likely_run_gain_s(each), lever))
     return max(gains, key=lambda each: each[0])[1] if gains else None
 
 

@@ -34,6 +34,8 @@ WORTH_TELLING = 0.01
 _HIGH, _MEDIUM = 0.2, 0.05
 _NO_NUMBER = "the figures that it would be made from are not all known"
 _ORDER = ("high", "medium", "low")
+# What is likely to be saved of a time of which no more is known.
+HALF = 0.5
 
 
 def finding(
@@ -50,6 +52,7 @@ def finding(
     rest: str | None = None,
     run_s: float | None = None,
     run_gain_s: float | None = None,
+    run_gain_is: Literal["estimated", "at most"] = "estimated",
     place: Place | None = None,
     module: str | None = None,
 ) -> Finding:
@@ -69,6 +72,7 @@ def finding(
         "gain_reason": gain_reason if gain_s is None else rest,
         "run_s": run_s,
         "run_gain_s": run_gain_s,
+        "run_gain_is": None if run_gain_s is None else run_gain_is,
         "file": place["file"] if place else None,
         "line": place["line"] if place else None,
         "module": module,
@@ -113,9 +117,22 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
     def order(each: Finding) -> tuple[int, float, float]:
         severity = _ORDER.index(each["severity"])
-        return severity, -(each.get("run_s") or 0.0), -(each["gain_s"] or 0.0)
+        return severity, -likely_run_gain_s(each), -(each["gain_s"] or 0.0)
 
     return sorted(findings, key=order)
+
+
+def is_bound(each: Finding) -> bool:
+    """Whether the gain of a finding on the run says only what it is at most."""
+    return each.get("run_gain_is") == "at most"
+
+
+def likely_run_gain_s(each: Finding) -> float:
+    """Return what a remedy saves of the run: half of the time where only a bound is known."""
+    saved_s = each["run_gain_s"]
+    if saved_s is not None and not is_bound(each):
+        return saved_s
+    return HALF * (each["run_s"] or 0.0 if saved_s is None else saved_s)
 
 
 # Times, rows and links of a report. A link names a row of the page as `<view>/<key>`; the page

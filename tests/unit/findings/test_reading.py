@@ -43,11 +43,16 @@ def test_findings_are_bounded_in_order_and_in_calibrated_time():
     assert (reading.severity_of(1.0, 0.0), reading.WORTH_TELLING) == ("low", 0.01)
     for gain_s, step_s, bound in ((3, 2, 2), (1.5, 2, 1.5), (-1, 2, 0), (3, None, 3), (3, 0, 3)):
         assert gain(reading.bounded(told(gain_s=gain_s), step_s)) == [bound, "estimated", None]
-    order = [["high", 2.0], ["high", None], ["medium", 3.0], ["medium", 1.0], ["low", 9.0]]
+    # Of the run they are in the order of what is likely saved: half of a bound.
+    run = [[None, 6.0, 5.0, "estimated"], [None, 9.0, 8.0, "at most"], [None, 7.0, None, None]]
+    order = [["high", *each] for each in (*run, [2.0, *[None] * 3])]
+    order += [[severity, gain_s, *[None] * 3] for severity, gain_s in (("medium", 1.0), ("low", 9))]
     for given_order in permutations(order):
-        rows = rows_of("severity gain_s", *given_order, gain_reason="x")
+        rows = rows_of(
+            "severity gain_s run_s run_gain_s run_gain_is", *given_order, gain_reason="x"
+        )
         found = reading.in_order(told(**each) for each in rows)
-        assert [of(each, "severity gain_s") for each in found] == order
+        assert [of(each, "severity gain_s run_s run_gain_s run_gain_is") for each in found] == order
     report = report_of()
     assert reading.calibrated(report, 0.005) == pytest.approx(0.005 / TRACED_S * made.STEP_S)
     assert (reading.calibrated(report, 0.0), reading.calibrated(report, None)) == (0.0, None)
