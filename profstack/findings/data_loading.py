@@ -20,7 +20,7 @@ from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import names, reading, rules
 from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Evidence, Finding, Report
+from profstack.storage.schema.report import Evidence, Finding, Place, Report
 from profstack.storage.schema.rows import FunctionRow, LineRow, RegionRow
 from profstack.storage.vocabulary import OUTSIDE, STEP_PARTS, WAIT, ZERO_GRAD
 from profstack.units import format_seconds
@@ -402,8 +402,8 @@ def loading_functions(report: Report, load_s: float) -> list[LoadingFunction]:
 def most_of_it(functions: Sequence[LoadingFunction]) -> str:
     """Say which function the loading goes to."""
     first, *others = functions
-    much = "Most of it is" if first.share >= MOSTLY else "The longest of it is"
-    words = f"{much} {first.place}"
+    much = "Most" if first.share >= MOSTLY else "The longest part"
+    words = f"{much} of the loading is {first.place}"
     if first.called_from is not None:
         words += f", called from {first.called_from}"
     called = next((each for each in others if each.called_from == first.row["name"]), None)
@@ -470,20 +470,24 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
     if (cpu_s := report["processes"]["cpu_s"]) is not None:
         wait["mean_cpu_s"] = cpu_s
     wait["workers"] = loading.workers
-    place: FunctionRow | LineRow | None
+    # The longest line on which a loader is asked for its next batch.
+    asks = max(reading.own_lines(report, _ASKS), key=reading.line_s, default=None)
+    place: Place | None = asks
     if loading.workers:
         if (busy := busy_share(report)) is not None:
             worker_cpu_s = report["processes"]["worker_cpu_s"]
             wait |= {"mean_worker_cpu_s": worker_cpu_s, "worker_busy_share": busy}
-        # The longest line on which a loader is asked for its next batch.
-        place = max(reading.own_lines(report, _ASKS), key=reading.line_s, default=None)
-        rows = [reading.line_evidence(place)] if place else []
+        rows = [reading.line_evidence(asks)] if asks else []
         advice = _advice_on_workers(loading, gain, " and ".join(names.parts_by_text(report)))
     else:
         functions = loading_functions(report, loading.load_s)
         place = next((each.row for each in functions if each.row["own"]), None)
         rows = [each.evidence for each in functions]
         advice = _advice(loading, functions, gain)
+    if gain:
+        # Its options are the remedy.
+        made = names.made_at(report, "DataLoader", reading.text_of(asks) if asks else "")
+        place = made or place
     # The time of these ranges is the loading, which the clean steps know better.
     ranges: list[Evidence] = [
         {"range": row["path"], "calls": row["calls"], "link": f"ranges/{row['path']}"}
@@ -537,9 +541,9 @@ def _advice_on_workers(loading: Loading, gain: float | None, parts: str) -> str:
 
 
 def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float | None) -> str:
-    words = f"{most_of_it(functions)} " if functions else ""
+    words = ""
     if gain:
-        words += (
+        words = (
             f"With num_workers={loading.wanted()}, persistent_workers=True the DataLoader makes "
             "the next batches while the model works on this one. "
         )
@@ -551,6 +555,7 @@ def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float 
     return (
         f"{words}{other} samples cheaper: decode and transform once and keep the result (in "
         "memory or in a file of tensors), or work on whole batches instead of sample after sample."
+        + (f" {most_of_it(functions)}" if functions else "")
     )
 
 

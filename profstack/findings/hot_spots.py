@@ -255,14 +255,14 @@ def _advice(own: _OwnTime, name: str) -> str:
     low, high = format_seconds(own.low_s), format_seconds(own.high_s)
     limits = low if low == high else f"{low} to {high}"
     often = "once" if 0.5 < calls < _OFTEN else f"{format_count(calls)} times"
-    loop = "its loop" if calls < _OFTEN else "the loop in it, or the one that calls it,"
+    loop = f"the loop in {name}" + ("" if calls < _OFTEN else ", or the one that calls it,")
     end = ": cProfile slows plain Python on this interpreter, and the smaller figure counts."
     if own.agreed:
         end = "; all of it goes away at best."
     return (
-        f"{name}{reading.in_brackets(own.row)} is called {often} a step. Replace {loop} by "
-        "operations on whole tensors, or compute once, before the loop over the steps, what does "
-        f"not change with them. Its own time is {limits}{end}"
+        f"Replace {loop} by operations on whole tensors, or compute once, before the loop over the "
+        f"steps, what does not change with them. {name}{reading.in_brackets(own.row)} is called "
+        f"{often} a step. Its own time is {limits}{end}"
     )
 
 

@@ -7,6 +7,7 @@ a warning, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from profstack.findings.hot_spots import dominating, hot_spots
 from profstack.findings.inference import inference
 from profstack.findings.measurement import threads_without_cores, trust, uncounted
 from profstack.findings.memory_growth import memory_growth
-from profstack.findings.next_step import SAME_TIME
+from profstack.findings.next_step import SAME_TIME, in_order
 from profstack.findings.own_costs import own_costs
 from profstack.findings.run_costs import run_costs
 from profstack.findings.small_operators import small_operators
@@ -36,7 +37,7 @@ FAMILIES: tuple[reading.Family, ...] = (
 
 
 def add_findings(report: Report, recorded: Recorded) -> None:
-    """Add the findings of the recording, most severe first, and the verdict."""
+    """Add the findings of the recording, that to begin with first, and the verdict."""
     read = reading.drop_unkeyed(report)
     for part in report["run_bar"]:
         if part["name"] is not None and part["file"] is not None and part["line"] is not None:
@@ -44,21 +45,23 @@ def add_findings(report: Report, recorded: Recorded) -> None:
             part["name"] = reading.qualified_name(report, place, part["name"])
     # Findings name the parts of the bar that their time is in.
     cuts = add_step_bar(read, recorded)
+    # The verdict names them, too: they are read once.
+    own = partial(own_costs, sites=cuts.sites if cuts is not None else ())
     for family in FAMILIES:
         try:
-            report["findings"] += family(recorded, read)
+            report["findings"] += (own if family is own_costs else family)(recorded, read)
         except Exception as error:
             # The figures are right without it.
             _warn(report, "findings are missing", error)
     step_s = reading.clean_step_s(report)
-    found = (reading.bounded(each, step_s) for each in report["findings"])
-    report["findings"] = reading.in_order(found)
+    report["findings"] = [reading.bounded(each, step_s) for each in report["findings"]]
+    report["findings"] = in_order(report)
     try:
         link_overlaps(report["findings"], read)
     except Exception as error:
         _warn(report, "findings do not say which of them overlap", error)
     read["findings"] = report["findings"]
-    add_verdict(read, recorded, cuts)
+    add_verdict(read, cuts)
     report["verdict"], report["step_bar"] = read["verdict"], read["step_bar"]
     order = {slug: at for at, slug in enumerate(rules.WARNINGS)}
     report["warnings"].sort(key=lambda each: order.get(each["slug"], len(order)))

@@ -384,6 +384,9 @@ def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
 _DENSE, _LOOK_UP = "aten::embedding_dense_backward", "aten::embedding"
 # A step looks up no more of the rows; with more a sparse update has little left to save.
 _FEW_ROWS = 0.1
+# What a row of a sparse update takes over what one of a dense update does, gradient included: 1.7
+# to 12.7 for SparseAdam, Adagrad and SGD with 20,000 to 300,000 rows of which 1 to 10 % are used.
+_SPARSE_ROW = 5.0
 
 
 class _Table(NamedTuple):
@@ -417,13 +420,16 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
     if cost_s is None or cost_s < rules.DENSE_EMBEDDINGS.threshold * step_s:
         return
     first = tables[0]
+    used = sum(table.used * table.columns for table in tables)
+    left_s = cost_s * min(_SPARSE_ROW * used / sum(table.elements for table in tables), 1.0)
     yield reading.finding(
         rules.DENSE_EMBEDDINGS,
         f"A step looks up {first.used:.0f} of the {first.rows} rows of {first.module}, and all of "
         "them are updated",
         severity=reading.severity_of(cost_s, step_s),
-        gain_reason="what a sparse optimizer takes for the rows that are used was not measured",
-        place=seen[0]["place"],
+        gain_s=cost_s - left_s,
+        rest=f"the rows that are used keep about {format_seconds(left_s)}",
+        place=names.made_at(report, "Embedding", first.module) or seen[0]["place"],
         module=first.module,
         layers=("torch",),
         evidence=[

@@ -144,6 +144,25 @@ def padding_collate_fn(report: Report) -> Place | None:
     return padding[0][1] if len(padding) == 1 else None
 
 
+def made_at(report: Report, kind: str, text: str = "") -> Place | None:
+    """Return the line that makes the only object of a class, else the one that `text` names.
+
+    That is the line to edit for its options. None where several could be meant.
+    """
+    made: dict[tuple[str, int], str] = {}
+    for row in report["sources"]:
+        tree = reading.parse_source(row["text"] or "")
+        for node in ast.walk(tree) if tree else ():
+            targets = [*getattr(node, "targets", ()), getattr(node, "target", None)]
+            call = getattr(node, "value", node)
+            if isinstance(call, ast.Call) and _last_name(call.func) == kind:
+                # An assignment comes before the call in it.
+                made.setdefault((row["file"], call.lineno), _last_name(targets[0]))
+    named = [at for at, name in made.items() if name and re.search(rf"\b{name}\b", text)]
+    found = list(made) if len(made) == 1 else named
+    return {"file": found[0][0], "line": found[0][1]} if len(found) == 1 else None
+
+
 def _definitions(
     report: Report,
 ) -> tuple[dict[str, tuple[str, Place, str]], dict[str, str], list[ast.Call]]:

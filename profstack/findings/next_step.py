@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 
 from profstack.code_owner import place_words
-from profstack.findings import reading, rules
+from profstack.findings import rules
 from profstack.storage.schema.report import Finding, Report, VerdictSlug
-from profstack.units import format_seconds
+from profstack.units import format_seconds, format_share
 
 # A finding gains enough to be named before what is usually done.
 _LEVER = 0.03
@@ -28,11 +28,17 @@ _NO_STEPS = (
 
 
 class Lever(NamedTuple):
-    """The finding that gains most of the run, its gain in words, and the share it is about."""
+    """A finding that gains something of the run: what, in words, and the share it is about.
+
+    `of_run` says that this is a share of the run, else of a step; `weight_s` is what counts against
+    other findings, in seconds of the run.
+    """
 
     finding: Finding
     gain: str
     share: float
+    of_run: bool
+    weight_s: float
 
 
 # Characters of advice beside a finding's title: the first sentence may only say where.
@@ -49,7 +55,7 @@ def first_sentences(advice: str, longest: int = _LONGEST) -> str:
 
     The page has them all.
     """
-    first, *others = re.split(r"(?<=[.!?]) (?=[A-Z'])", advice)
+    first, *others = _sentences(advice)
     others = [each for each in others if not each.endswith(SAME_TIME)]
     named = (bool(_CODE.search(_PLACE.sub("", each))) for each in (first, *others))
     until = next((at for at, is_named in enumerate(named) if is_named), 0)
@@ -60,19 +66,34 @@ def first_sentences(advice: str, longest: int = _LONGEST) -> str:
     return first
 
 
+# Between two sentences; and what opens and closes brackets and quotations, which stay whole.
+_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.) (?=[A-Z'])")
+_OPENS, _CLOSES = re.compile(r"\(|(?<!\w)'(?=[^\s).,:;!?])"), re.compile(r"\)|(?<=\S)'(?!\w)")
+
+
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of a text; a title or a line of code in it is not cut."""
+    found: list[str] = []
+    for piece in _END.split(text):
+        if found and len(_OPENS.findall(found[-1])) > len(_CLOSES.findall(found[-1])):
+            found[-1] += f" {piece}"
+        else:
+            found.append(piece)
+    return found
+
+
 def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
     """Return what to do first about a step; empty where nothing is known to help."""
     if lever is not None:
-        found, place = lever.finding, "there"
+        found, place = lever.finding, ""
         if found["file"]:
-            place = f"at {place_words(found['file'], found['line'] or 1)}"
-        return f"Begin {place} ({lever.gain}): {first_sentences(found['advice'])}"
-    for found in report["findings"]:
-        if found["slug"] in {rule.slug for rule in _SIMPLE}:
-            return f"Begin with the finding '{found['title']}': {first_sentences(found['advice'])}"
-    severe = [each for each in report["findings"] if each["severity"] == "high"]
-    if slug in rules.WITHOUT_CAUSE and severe:
-        return f"Begin with the finding '{severe[0]['title']}'."
+            place = f"Begin at {place_words(found['file'], found['line'] or 1)}: "
+        remedy, told = (first_sentences(found["advice"], longest) for longest in (0, _LONGEST))
+        gain = f" {lever.gain}" if lever.gain else ""
+        return f"{place}{remedy}{gain}{told.removeprefix(remedy)}"
+    first = _without_gain(report)
+    if first is not None and (slug in rules.WITHOUT_CAUSE or first["slug"] in _SIMPLE):
+        return f"Begin with the finding '{first['title']}': {first_sentences(first['advice'])}"
     if slug in rules.RULE_OF:
         return rules.RULE_OF[slug].remedy
     if slug == rules.OVERHEAD:
@@ -87,19 +108,18 @@ def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
 
 
 # Whose remedy is a line or two: worth doing before anything whose gain is not known either.
-_SIMPLE = (rules.PADDING, rules.NO_KV_CACHE, rules.NO_END_TOKEN, rules.GRAD_IN_INFERENCE)
+_SIMPLE = frozenset(
+    rule.slug
+    for rule in (rules.PADDING, rules.NO_KV_CACHE, rules.NO_END_TOKEN, rules.GRAD_IN_INFERENCE)
+)
+# Where nothing tells what of a time can go.
+_HALF = 0.5
 
 
 def _step_share(found: Finding) -> float | None:
     """Return the share of the step that a finding is about, where its evidence says it."""
     share = next((row["step_share"] for row in found["evidence"] if "step_share" in row), None)
     return share if isinstance(share, float) else None
-
-
-def _in_python(found: Finding) -> str:
-    """Return how much of a finding's time the step's bar shows as Python, beside its own part."""
-    python_s = found["evidence"][0].get("python_s")
-    return f", {format_seconds(python_s)} of it in Python" if isinstance(python_s, float) else ""
 
 
 def sureness_words(report: Report) -> str | None:
@@ -115,35 +135,105 @@ def sureness_words(report: Report) -> str | None:
 
 
 def lever_of(report: Report) -> Lever | None:
-    """Return the finding that gains most of the run; None without one.
+    """Return the finding that gains most of the run; None without one."""
+    return next(iter(_levers(report)), None)
 
-    Where a gain is not known, half of the time that the finding is about counts.
-    """
+
+def _levers(report: Report) -> list[Lever]:
+    """Return the findings that gain something, that with most of the run first."""
     step_s = report["benchmark"]["median_s"] or 0.0
     steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _OF_STEPS)
     run_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] != "profstack")
-    gains: list[tuple[float, Lever]] = []
-    for each in report["findings"]:
-        gain_s, run_gain_s, run_s_of = each["gain_s"] or 0.0, each["run_gain_s"], each["run_s"]
-        words = f"saves about {format_seconds(gain_s)} of each step"
-        if each.get("gain_reason"):
-            words += f"; {each['gain_reason']}"
-        if each["gain_s"] is None and (share := _step_share(each)):
-            gain_s = reading.HALF * share * step_s
-            words = f"takes {format_seconds(share * step_s)} of each step{_in_python(each)}"
-        if step_s and gain_s > _LEVER * step_s:
-            lever = Lever(each, words, gain_s / step_s)
-            gains.append((gain_s * (steps_s or step_s) / step_s, lever))
-        elif run_gain_s is not None and not reading.is_bound(each):
-            words = f"saves about {format_seconds(run_gain_s)} of the run"
-            gains.append((run_gain_s, Lever(each, words, run_gain_s / run_s if run_s else 0.0)))
-        elif run_s_of is not None and each["file"] is not None:
-            words = f"takes {format_seconds(run_s_of)} of the run"
-            if run_gain_s is not None and run_gain_s < run_s_of:
-                words += f", of which at most {format_seconds(run_gain_s)} can go"
-            lever = Lever(each, words, run_s_of / run_s if run_s else 0.0)
-            gains.append((reading.likely_run_gain_s(each), lever))
-    return max(gains, key=lambda each: each[0])[1] if gains else None
+    found = [
+        _of_step(each, step_s, steps_s or step_s) or _of_run(each, run_s)
+        for each in report["findings"]
+    ]
+    known = [each for each in found if each is not None]
+    return sorted(known, key=lambda lever: -lever.weight_s)
+
+
+def _of_step(found: Finding, step_s: float, steps_s: float) -> Lever | None:
+    """Return what a finding gains of the steps; half of its time where that is not known."""
+    known_s = found["gain_s"]
+    if known_s is not None:
+        gain_s = weight_s = known_s
+        words = f"That saves about {format_seconds(gain_s)} of each step."
+        if why := found.get("gain_reason"):
+            words += f" {why[0].upper()}{why[1:]}."
+    else:
+        gain_s = (_step_share(found) or 0.0) * step_s
+        weight_s = _HALF * gain_s
+        # What of it the step's bar shows as Python, beside its own part.
+        python_s = found["evidence"][0].get("python_s") if gain_s else None
+        inside = ""
+        if isinstance(python_s, float):
+            inside = f", {format_seconds(python_s)} of it in Python"
+        words = f"It is about {format_seconds(gain_s)} of each step{inside}."
+    if not step_s or weight_s <= _LEVER * step_s:
+        return None
+    return Lever(found, words, gain_s / step_s, False, weight_s * steps_s / step_s)
+
+
+def _of_run(found: Finding, run_s: float) -> Lever | None:
+    """Return what a finding gains of the run, or half of its bound or time at a known place."""
+    gain_s, takes_s = found["run_gain_s"], found["run_s"]
+    if gain_s is not None and found.get("run_gain_is") != "at most":
+        words = f"That saves about {format_seconds(gain_s)} of the run."
+        return Lever(found, words, gain_s / run_s if run_s else 0.0, True, gain_s)
+    if takes_s is None or found["file"] is None:
+        return None
+    time = format_seconds(takes_s)
+    words = "" if time in found["advice"] else f"It is about {time} of the run."
+    if gain_s is not None and gain_s < takes_s:
+        words = f"{words} At most {format_seconds(gain_s)} of it can go.".lstrip()
+    weight_s = _HALF * (takes_s if gain_s is None else gain_s)
+    return Lever(found, words, takes_s / run_s if run_s else 0.0, True, weight_s)
+
+
+def _without_gain(report: Report) -> Finding | None:
+    """Return the finding to begin with where none has a gain: a simple one, else a severe one."""
+    simple = (each for each in report["findings"] if each["slug"] in _SIMPLE)
+    severe = (each for each in report["findings"] if each["severity"] == "high")
+    return next(simple, None) or next(severe, None)
+
+
+_ORDER = ("high", "medium", "low")
+
+
+def in_order(report: Report) -> list[Finding]:
+    """Return the findings in the order in which to mend them.
+
+    First the one that the verdict begins with, then the most severe; among these those with most
+    of the run, then those that take most of it without a known place, then by gain.
+    """
+    levers = _levers(report)
+    first = levers[0].finding if levers else _without_gain(report)
+    weights = {id(lever.finding): lever.weight_s for lever in levers}
+
+    def order(each: Finding) -> tuple[bool, int, float, float, float]:
+        weight_s = weights.get(id(each), 0.0)
+        severity = _ORDER.index(each["severity"])
+        is_later = first is not each
+        return is_later, severity, -weight_s, -(each.get("run_s") or 0.0), -(each["gain_s"] or 0.0)
+
+    return sorted(report["findings"], key=order)
+
+
+def beside(report: Report, slug: VerdictSlug, lever: Lever | None, share: float | None) -> str:
+    """Return why what is to be done first is not what the verdict is about; empty where it is.
+
+    `share` is that of the verdict's cause, None where it names none.
+    """
+    if lever is None:
+        first = None if slug in rules.WITHOUT_CAUSE else _without_gain(report)
+        return f" Beside that: {first['title']}." if first is not None else ""
+    if lever.of_run:
+        return " The first is about the whole run, the second about its steps."
+    if share is not None and lever.share < _HALF * share:
+        return (
+            f" What should save most is named first: it is not most of these {format_share(share)}."
+        )
+    return ""
 
 
 def _usual(report: Report) -> list[str]:

@@ -8,13 +8,13 @@ on which line, or cProfile where these are too few; what other rules explain bet
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
 from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, outermost
-from profstack.findings.step_cut import Cut, host_cut
+from profstack.findings.step_cut import Cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, StepPart
 from profstack.units import format_count, format_share
@@ -32,13 +32,21 @@ _MOSTLY = 0.5
 _MOST = 3
 
 
-@reading.family
-def own_costs(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
-    """Yield a finding for each such place, the one with most time first."""
+def own_costs(recorded: Recorded, report: Report, sites: Sequence[CallSite] = ()) -> list[Finding]:
+    """Return a finding for each such place, the one with most time first.
+
+    `sites` are those that the watch saw (`seen_sites`).
+    """
+    step_s = reading.clean_step_s(report)
+    return [] if step_s is None else list(_own_costs(recorded, report, step_s, sites))
+
+
+def _own_costs(
+    recorded: Recorded, report: Report, step_s: float, sites: Sequence[CallSite]
+) -> Iterator[Finding]:
     if all(each["slug"] != rules.DATA_STARVED.slug for each in report["findings"]):
         yield from _waiting(recorded, step_s)
     count = 0
-    sites = seen_sites(recorded, report, host_cut(recorded, report))
     for site in sites or _profiled_sites(report, step_s):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
             return

@@ -33,9 +33,6 @@ WORTH_TELLING = 0.01
 # costs, a twentieth is more than two runs of one program differ by.
 _HIGH, _MEDIUM = 0.2, 0.05
 _NO_NUMBER = "the figures that it would be made from are not all known"
-_ORDER = ("high", "medium", "low")
-# What is likely to be saved of a time of which no more is known.
-HALF = 0.5
 
 
 def finding(
@@ -110,29 +107,6 @@ def bounded(found: Finding, step_s: float | None) -> Finding:
     if not math.isfinite(gain):
         return {**found, "gain_s": None, "gain_is": None, "gain_reason": _NO_NUMBER}
     return {**found, "gain_s": max(min(gain, step_s or gain), 0.0)}
-
-
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings by severity, then those of the whole run, then by gain; without one last."""
-
-    def order(each: Finding) -> tuple[int, float, float]:
-        severity = _ORDER.index(each["severity"])
-        return severity, -likely_run_gain_s(each), -(each["gain_s"] or 0.0)
-
-    return sorted(findings, key=order)
-
-
-def is_bound(each: Finding) -> bool:
-    """Whether the gain of a finding on the run says only what it is at most."""
-    return each.get("run_gain_is") == "at most"
-
-
-def likely_run_gain_s(each: Finding) -> float:
-    """Return what a remedy saves of the run: half of the time where only a bound is known."""
-    saved_s = each["run_gain_s"]
-    if saved_s is not None and not is_bound(each):
-        return saved_s
-    return HALF * (each["run_s"] or 0.0 if saved_s is None else saved_s)
 
 
 # Times, rows and links of a report. A link names a row of the page as `<view>/<key>`; the page

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from profstack.analysis.watch import STARTUP, Frame, Stack, watched
-from profstack.findings import reading, rules
+from profstack.findings import names, reading, rules
 from profstack.findings.rules import FindingRule
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known
@@ -312,6 +312,7 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
     if lines:
         (file, line), _ = lines.most_common(1)[0]
         place = {"file": home_relative(file), "line": line}
+        place = names.made_at(report, "DataLoader", reading.source_line(report, **place)) or place
     share = wall_s / own_s
     yield reading.finding(
         rule,

@@ -14,7 +14,7 @@ from profstack.analysis.benchmark import NONE_CLEAN, relative_half_width, step_n
 from profstack.analysis.call_sites import CallSite
 from profstack.findings import imported, names, reading, rules, step_bar
 from profstack.findings.data_loading import batch_makers, loaders, slowed_by
-from profstack.findings.next_step import Lever, action, lever_of
+from profstack.findings.next_step import Lever, action, beside, lever_of
 from profstack.findings.own_costs import seen_sites
 from profstack.findings.step_cut import Cut, had_all_slices, host_cut
 from profstack.storage.reader import Recorded
@@ -311,10 +311,11 @@ def _nearest(found: Measures, margin: float | None) -> str:
 
 
 class CutSteps(NamedTuple):
-    """A clean step cut into shares, by its host and by its device."""
+    """A clean step cut into shares, by its host and by its device, and the user's places in it."""
 
     host: Cut | None
     device: step_bar.DeviceCut | None
+    sites: Sequence[CallSite] = ()
 
 
 def add_step_bar(report: Report, recorded: Recorded) -> CutSteps | None:
@@ -327,21 +328,21 @@ def add_step_bar(report: Report, recorded: Recorded) -> CutSteps | None:
         found = CutSteps(host_cut(recorded, report), step_bar.device_cut(report))
         if found.host is not None:
             _add_maker(found.host, recorded, report)
-        report["step_bar"] = step_bar.step_bar(report, *found)
+        report["step_bar"] = step_bar.step_bar(report, found.host, found.device)
         step_bar.align_wait(report)
+        return found._replace(sites=seen_sites(recorded, report, found.host))
     except Exception as error:
         _warn(report, "the step's bar", error)
         return None
-    return found
 
 
-def add_verdict(report: Report, recorded: Recorded, cuts: CutSteps | None) -> None:
+def add_verdict(report: Report, cuts: CutSteps | None) -> None:
     """Put `verdict` into the report; a failure becomes a warning."""
     report["verdict"] = None
     if cuts is None:
         return
     try:
-        report["verdict"] = verdict(report, *cuts, seen_sites(recorded, report, cuts.host))
+        report["verdict"] = verdict(report, *cuts)
     except Exception as error:
         _warn(report, "the verdict", error)
 
@@ -415,6 +416,8 @@ def verdict(
             is_whole = slug == rules.BALANCED and lever is None and not is_profiled
             start = f"{words}. Its largest part" if is_whole else f"the largest part of {step}"
             words = f"{start} is {largest}"
+            if lever is not None and not lever.of_run:
+                words += ". What should save most is named first"
         if slug in _OF_OPERATORS and lever is None:
             words += _largest_site(report, sites, cut.median_s)
         if is_profiled and slug in _UNDER_TRACING:
@@ -639,6 +642,9 @@ def _verdict(
         said = f"{words[0].upper()}{words[1:]}."
     if lever is not None and not is_said:
         said = f"{lever.finding['title']}. {said}"
+    if evidence and (lever is None or not is_said):
+        share = next((row["share"] for row in evidence if row["test"] == slug), None)
+        said += beside(report, slug, lever, share)
     return {
         "slug": slug,
         "sentence": said,

@@ -6,18 +6,6 @@ from tests.support.lab import changed, run_page
 from tests.support.tables import rows_of
 
 RUN = run_page()
-_HEADER = "(page) => { T.dom.byId('status').replaceChildren(); T.overview.drawHeader(page.facts); }"
-ENDS = {"signal SIGINT": {"signal": "SIGINT", "exit_code": 1, "finished_at": "x"}}
-ENDS |= {"in a session": {"exit_code": None, "finished_at": "x"}}
-ENDS |= {"exit code 0": {"exit_code": 0}, "still running": {}}
-
-
-def test_the_header_says_how_the_run_ended(lab):
-    more = {"duration_s": 61.0, "stopped_by": "the time"}
-    for words, run in ENDS.items():
-        lab.draw(changed(RUN, facts__run=run | more), _HEADER, "#status")
-        wanted = ["train.py", "complete", words, "1 min 1 s", "101 steps", "stopped by the time"]
-        assert lab.all("#script, #status > *") == wanted
 
 
 def test_the_first_card_has_its_interval_and_the_run_is_divided(lab):
@@ -80,28 +68,8 @@ def test_the_verdict_has_its_tests_and_a_finding_leads_to_its_place(lab):
     lab.view(RUN, "overview")
     drawn = "(given) => T.dom.el('p', {}, T.overview.findingPlace({slug: 's', ...given}))"
     given, whole = {"file": "train.py", "line": 61}, {"file": "train.py"}
-    rows = [{"module": "Net.a"}, {"layers": ["torch", "watch"]}, given, {}]
-    told = lab.values(f"(given) => ({drawn})(given).textContent", rows)
-    assert told[:2] == ["in Net.a · the rule", "seen by torch, watch · the rule"]
-    assert [told[2].startswith("train.py:61"), told[3]] == [True, "the rule"]
     led = lab.values(f"(given) => ({drawn})(given).querySelector('a').hash", [given, whole])
     assert led == ["#source/train.py%3A61", "#source/train.py"]
-
-
-def test_what_speaks_against_the_figures_is_listed(lab):
-    names = [(name, name) for name in ("recorded", "failed", "emitted", "off")]
-    layers = rows_of("name status", *names, reason=None, command=None)
-    nothing = {"facts__warnings": [], "facts__benchmark__warnings": [], "facts__run__exit_code": 0}
-    found = []
-    for given in (layers, layers[::2], []):
-        lab.draw(changed(RUN, facts__layers=given, **nothing), "T.overview.drawTrust")
-        found.append([lab.all("#missing-layers b"), lab.all("#trust-note")])
-    every = "Every layer recorded its slice, and nothing speaks against the figures."
-    alone = "Nothing speaks against the figures."
-    assert found == [[["failed", "off"], [""]], [[], [every]], [[], [alone]]]
-    warned = {"facts__warnings": [{"slug": "w", "text": "said"}]}
-    lab.draw(changed(RUN, **warned), "T.overview.drawTrust")
-    assert lab.all("#warning-list li")[-1:] == ["w said"]
 
 
 # What a row of evidence says, and its figures.

@@ -1,6 +1,5 @@
 """Each example runs as it is under `profstack run`, is counted, and no fault is found in it."""
 
-import ast
 import re
 
 import pytest
@@ -64,20 +63,9 @@ def test_an_example_is_counted_and_has_no_fault(
     assert [row for row in report["warnings"] if row["slug"] == "findings-failed"] == []
 
 
-def test_the_examples_have_a_run_and_know_nothing_of_profstack_but_the_one_that_shows_its_api():
+def test_each_example_has_a_run():
     run = {words.split()[0] for words, *_ in RUNS}
     assert run | OWN_TESTS == {path.name for path in EXAMPLES}
-    for path in EXAMPLES:
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        if path.name == "session_by_hand.py":
-            assert "profstack.Session" in text
-            continue
-        bench = path.name.startswith("bench_")
-        command = f"{'profstack bench' if bench else 'python -m profstack run'} examples/"
-        assert command in (ast.get_docstring(tree) or ""), path
-        tree.body = tree.body[1:]
-        assert "profstack" not in ast.unparse(tree), path
 
 
 HEIGHT, WIDTH = 40, 56
@@ -96,10 +84,6 @@ def test_the_tools_in_the_script_go_before_profstacks_own_and_agree(run_profstac
     # Named twice: once for its time, once for its count.
     assert len(re.findall(r"(?m)^torch\.profiler ", output)) == 2
     assert f"{FLOP:,} FLOP" in told["torch.profiler"]
-    for name in ("clock", "cProfile"):
-        assert re.match(r"\d+\.\d{3} ms", told[name]), output
-    assert re.search(r"the blur is avg_pool2d's to \d\.\de-0[5-9]", output)
-    assert "thop" in told
     report = report_of(tmp_path / "rec")
     assert report["step"]["rule"] == "module"
     assert "Filters.convolution" in {row["path"] for row in report["tables"]["modules"]}

@@ -114,9 +114,9 @@ def _of_the_overview(report):
     """What is read first: one place to begin at, and no line longer than the step."""
     median_s, verdict = report["benchmark"]["median_s"], report["verdict"]
     said = verdict["sentence"].partition(" The model's heaviest line")[0] if verdict else ""
-    begin = PLACE.search(verdict["action"].partition("): ")[0]) if verdict else None
-    if begin and {*PLACE.findall(said)} - {begin[0]}:
-        yield f"to begin at {begin[0]}, after: {said}"
+    begin = re.match(f"Begin at ({PLACE.pattern}): ", verdict["action"]) if verdict else None
+    if begin and {*PLACE.findall(said)} - {begin[1]}:
+        yield f"to begin at {begin[1]}, after: {said}"
     for top in overview_page(report).tops:
         of_step = top.share_of == "of the clean step" and median_s
         if of_step and exceeds(sum(row.seconds for row in top.rows), median_s):

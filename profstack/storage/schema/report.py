@@ -1086,7 +1086,7 @@ class Report(LaterParts):
     step_bar: Annotated[StepBar | None, "the clean step as one bar"]
     requests: Annotated[Requests | None, "latencies of an inference; null of a training"]
     tokens: Annotated[Tokens | None, "text that was generated; null where none was"]
-    findings: Annotated[list[Finding], "problems with what to do, the most severe first"]
+    findings: Annotated[list[Finding], "problems with what to do, the one to begin with first"]
     roofline: Annotated[Roofline | None, "rates against what the machine can do"]
     tables: Annotated[Tables, "every table by its name, as a list of rows"]
     columns_reason: Annotated[Reasons, "why a column, named table.column, is null throughout"]

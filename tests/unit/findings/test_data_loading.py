@@ -143,7 +143,7 @@ def test_functions_below_the_loader_are_named_by_what_they_take_and_call():
     assert [each.share for each in rows] == near(0.67, 0.98, 0.25)
     found = of(rows[0].evidence, "clean_s loading_share called_from text link")
     assert found == near(0.00335, 0.67, "__getitem__", "line 13", f"python/{TRAIN}:8:jitter")
-    words = "Most of it is jitter (train.py:8), called from __getitem__."
+    words = "Most of the loading is jitter (train.py:8), called from __getitem__."
     assert data_loading.most_of_it(rows) == words
     # The line of a function that is mostly in others of the user's would be blamed for theirs.
     assert [each.evidence.get("heaviest_line") for each in rows] == [13, None, 22]
@@ -158,9 +158,14 @@ def test_a_quarter_of_the_step_in_the_loader_starves_it(share, is_found):
 def test_loading_names_its_function_and_advice_on_workers_and_cores():
     get = function("__getitem__", 7 * MS, 8 * MS, line=31)
     tables = {"functions": [NEXT, get], "calls": [call(NEXT, get, 8 * MS)]}
-    (told,) = starved(starving(step_s=20, cpu_s=20, no_core_s=4, share=0.9, tables=tables))
+    busy = {"step_s": 20, "cpu_s": 20, "no_core_s": 4, "share": 0.9, "tables": tables}
+    (told,) = starved(starving(**busy))
     # 7.2 ms of loading beside 2.8 ms of work; Python hands a batch over after 5 ms.
     assert of(told, "gain_s file line severity") == near(2.2 * MS, TRAIN, 31, "high")
+    # The line to edit is that which makes the loader.
+    source = {"file": "/w/data.py", "text": "def made():\n    return DataLoader(rows)\n"}
+    (edited,) = starved(starving(**busy, parts={"sources": [source]}))
+    assert of(edited, "file line") == ["/w/data.py", 2]
     names = "loading_s step_share wait_before_work_s cores workers mean_cpu_s waited_for_core_s"
     expected = near(7.2 * MS, 0.72, 9 * MS, 4.0, 0, 20 * MS, None)
     assert of(told["evidence"][0], names) == expected

@@ -126,9 +126,9 @@ def test_other_work_in_the_few_traced_steps_is_not_the_optimizers(total_ms, shar
     assert told["evidence"][0]["step_share"] == pytest.approx(share)
 
 
-@cases("costs changes", (near(1.00008 * MS), {}), ([], {"used": 101}), ([], {"elements": 8100}),
-       ([], {"product": "[[8, 4], [4, 1000]]"}), ([], {"on": "cuda"}))  # fmt: skip
-def test_tables_that_are_updated_whole_for_a_few_rows(costs, changes):
+@cases("gain changes", (0.5, {}), (0.8, {"used": 40}), (0, {"used": 101}), (0, {"elements": 8100}),
+       (0, {"product": "[[8, 4], [4, 1000]]"}), (0, {"on": "cuda"}))  # fmt: skip
+def test_tables_that_are_updated_whole_for_a_few_rows(gain, changes):
     known = {"used": 100, "product": "[[8, 4], [4, 5]]", "elements": 8000, "on": "cpu"} | changes
     rows = [operator("aten::embedding", "Net.e", shapes="[[1000, 4], [500], []]")]
     dense = {"total_s": 0.2501 * MS, "shapes": f"[[1, 4], [{known.pop('used')}], []]"}
@@ -137,7 +137,9 @@ def test_tables_that_are_updated_whole_for_a_few_rows(costs, changes):
     steps = [optimizer(elements=known.pop("elements"))]
     report = report_of(rows, optimizer_s=2 * MS, optimizers=steps, **known)
     found = asked(model_setup.dense_embeddings, None, report, "operators")
-    assert [each["evidence"][0]["calibrated_s"] for each in found] == costs
+    cost_s = 1.00008 * MS
+    told = [(each["evidence"][0]["calibrated_s"], each["gain_s"]) for each in found]
+    assert told == [tuple(near(cost_s, gain * cost_s))] * bool(gain)
 
 
 GATHERING = "(gradient accumulation)"

@@ -54,6 +54,11 @@ def test_methods_have_their_class_and_what_a_loader_calls_its_part():
     text = f"{TEXT}loader = DataLoader(data, collate_fn=pad_batch)\n"
     sources = {"sources": [{"file": TRAIN, "text": text}]}
     assert names.padding_collate_fn(report_of(parts=sources)) == at(8)
+    for more, asks, line in (("", "", 17), ("test: D = DataLoader(rows)\n", "for x in test:", 18),
+                             ("test = DataLoader(rows)\n", "for x in tests:", None)):  # fmt: skip
+        sources["sources"] = [{"file": TRAIN, "text": text + more}]
+        found = names.made_at(report_of(parts=sources), "DataLoader", asks)
+        assert found == (line and at(line))
 
 
 def test_a_librarys_function_is_named_by_the_users_that_calls_it():

@@ -23,13 +23,11 @@ def site(share, name="average", part="other", hottest=0.6):
 @pytest.fixture
 def found(monkeypatch):
     def found(*sites, findings=(), **tables):
-        monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
         unseen = SimpleNamespace(of=lambda phase: [])
         monkeypatch.setattr(module, "watched", lambda recorded: unseen)
-        monkeypatch.setattr(module, "host_cut", lambda recorded, report: None)
         parts = {"sources": [{"file": TRAIN, "text": "\n" * 42 + "  a += b\n"}]}
         report = report_of(parts=parts, **tables)
-        return module.own_costs(None, report | {"findings": list(findings)})
+        return module.own_costs(None, report | {"findings": list(findings)}, sites)
 
     return found
 

@@ -231,8 +231,8 @@ def test_beside_a_finding_the_verdict_names_no_other_place():
         known |= {"run_s": None, "run_gain_s": None, "advice": "Mend it.", "evidence": []}
         report["findings"] = [known | {"gain_reason": "of 4 ms"}]
         told = verdict(report, cut_of(python=0.6), None, [SITE])
-        gain = "saves about 3.00 ms of each step; of 4 ms"
-        assert told["action"] == f"Begin at train.py:{number} ({gain}): Mend it."
+        gain = "That saves about 3.00 ms of each step. Of 4 ms."
+        assert told["action"] == f"Begin at train.py:{number}: Mend it. {gain}"
         assert ("train.py:40" in told["sentence"]) is is_named
 
 
@@ -247,14 +247,14 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
         {"name": "forward", "seconds": 4 * MS, "share": 0.4}]}  # fmt: skip
     slow = {"title": "slow", "file": TRAIN, "line": 7, "run_s": None, "run_gain_s": None}
     slow |= {"severity": "low", "slug": "x", "evidence": []}
-    slow["advice"] = "Do a.b less. It is 3.5 of it. And more."
+    slow["advice"] = "Do a.b less. It is 3.5. And more."
     usual = "Try, one at a time: a larger batch, channels_last for the convolutions, bfloat16 by "
     usual += "torch.autocast, torch.compile, torch.set_num_threads(4)."
-    lever = f"Begin at train.py:7 (saves about 310 µs of each step): {slow['advice']}"
+    lever = "Begin at train.py:7: Do a.b less. That saves about 310 µs of each step. It is 3.5."
     # What is named first is what the verdict is sure of, within the noise of the run.
     for gain_ms, action, begin, sureness in (
         (None, usual, "Balanced", "hint"), (0.29, usual, "Balanced", "hint"),
-        (0.31, lever, "slow. The ", "likely"),
+        (0.31, f"{lever} And more.", "slow. The ", "likely"),
     ):  # fmt: skip
         report = report_of(parts=parts, operators=names, modules=modules)
         found = slow | {"gain_s": gain_ms and gain_ms * MS}
@@ -269,15 +269,15 @@ COST, OF_RUN = rules.OWN_CODE_COST.slug, {"gain_s": None, "file": TRAIN, "line":
 
 
 @cases("slug more gain",
-    (COST, {"evidence": [{"step_share": 0.62}]}, "takes 6.20 ms of each step"),
+    (COST, {"evidence": [{"step_share": 0.62}]}, "It is about 6.20 ms of each step."),
     (COST, {"evidence": [{"step_share": 0.58}]}, None),
-    ("slow-start", {"run_s": 0.62}, "takes 620 ms of the run"),
+    ("slow-start", {"run_s": 0.62}, "It is about 620 ms of the run."),
     ("slow-start", {"run_s": 0.58}, None),
     ("slow-start", {"run_s": 9.0, "file": None}, None),
     ("slow-start", {"run_s": 0.9, "run_gain_s": 0.62, "run_gain_is": "at most"},
-     "takes 900 ms of the run, of which at most 620 ms can go"),
+     "It is about 900 ms of the run. At most 620 ms of it can go."),
     ("slow-start", {"run_s": 0.9, "run_gain_s": 0.58, "run_gain_is": "at most"}, None),
-    ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "saves about 310 ms of the run"),
+    ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "That saves about 310 ms of the run."),
 )  # fmt: skip
 def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug, more, gain):
     # Of 100 steps of 10 ms that wait and compute, 0.3 s could be gained by the other finding.
@@ -289,8 +289,8 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     report = report_of(parts={"run_bar": bar, "step_bar": None})
     report["findings"] = [known, found]
     told = verdict(report, cut_of(), None, [SITE])
-    action = f"at train.py:3 ({gain})" if gain else "there (saves about 3.00 ms of each step)"
-    assert told["action"] == f"Begin {action}: Mend it."
+    words = f"Begin at train.py:3: Mend it. {gain}"
+    assert told["action"] == (words if gain else "Mend it. That saves about 3.00 ms of each step.")
     assert told["sentence"].startswith("own. " if gain else "known. ")
 
 

@@ -27,12 +27,6 @@ def test_lines_and_tables_stand_apart_by_one_empty_line():
 
 
 def test_text_is_what_fits_and_what_a_terminal_can_show():
-    for words, kept in (
-        ("Ab cd. Efgh. Ij.", "Ab cd."), ("A. Bc. De. F.", "A. Bc. De."), ("A. Bbbbbbbbb. C.", "A."),
-        ("At a.py:3 (f). Use g(x). B.", "At a.py:3 (f). Use g(x)."),
-        ("A 4.1 ms. Use x=1. B.", 18), ("Use f(x). No. Longer than that.", "Use f(x)."),
-    ):  # fmt: skip
-        assert module.first_sentences(words, 9) == (words[:kept] if kept == 18 else kept)
     assert printable("a\x1b[2J\tb\x07\u202e[bold]") == "a?[2J b??[bold]"
     assert printable("caf\udce9µ") == "caf?µ"
     assert fitting("µ – … ≤ × ± é", "ascii") == "u - ~ <= x +- ?"
