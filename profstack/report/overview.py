@@ -14,7 +14,7 @@ from typing import Literal
 from profstack.code_owner import place_words
 from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
 from profstack.storage.schema.report import Report, RooflinePoint, RunPart, StepBar
-from profstack.storage.schema.rows import CounterRow, StepRow
+from profstack.storage.schema.rows import CounterRow, FunctionRow, StepRow
 
 # Steps in the clean median, and why the others are not in it ------------------------------------
 
@@ -80,15 +80,13 @@ def _why_not(step: StepRow, kind: str, phase: str | None, warm: int) -> str:
 
 # Figures of evidence in words, where the name of the field does not say it; "" is not shown.
 LABELS = {
-    "own_low_s": "own time, at least",
-    "own_high_s": "own time, at most",
-    "corrected_self_s": "own time by cProfile, less its own cost",
-    "limits_agree": "",
+    # The advice has the limits, and the Python view what cProfile counted: a function has one time.
+    **dict.fromkeys(("own_low_s", "own_high_s", "corrected_self_s", "limits_agree"), ""),
     "name": "in",
     "self_s": "own time",
     "own_s": "own time",
     "inner_s": "time in what it calls",
-    "clean_s": "time in a clean step",
+    "clean_s": "time in a clean step, with what it calls",
     "python_s": "Python's time",
     "step_share": "share of the step",
     "run_share": "share of the run",
@@ -388,14 +386,40 @@ def _operators(report: Report) -> _Candidates:
 
 def _functions(report: Report) -> _Candidates:
     # Operators are called through built-in functions, and have a table of their own.
-    functions = report["tables"]["functions"]
-    steps = [row for row in functions if row["phase"] == "step" and row["file"] != "~"]
-    column, kind, of, whole = _sense(steps, report)
-    found: list[_Candidate] = []
-    for row in steps:
-        link = f"python/{row['file']}:{row['line']}:{row['name']}"
-        found.append((row["name"], link, number(row[column]), place(row["file"], row["line"])))
+    timed, kind, of, whole = function_times(report)
+    found: list[_Candidate] = [
+        (row["name"], link_of(row), seconds, place(row["file"], row["line"]))
+        for row, seconds in timed
+        if row["file"] != "~"
+    ]
     return kind, of, whole, found
+
+
+def link_of(row: FunctionRow) -> str:
+    """Return the place of a function's row on the page."""
+    return f"python/{row['file']}:{row['line']}:{row['name']}"
+
+
+def function_times(
+    report: Report,
+) -> tuple[list[tuple[FunctionRow, float]], str, str, float | None]:
+    """Return the functions of a step with their own times, the sense of these, and their whole.
+
+    A function has one time: that of the finding on it, where there is one. Where the others cannot
+    be calibrated, and so are no times of a clean step, it is left out.
+    """
+    functions = [row for row in report["tables"]["functions"] if row["phase"] == "step"]
+    column, kind, of, whole = _sense(functions, report)
+    known = {
+        first.get("link"): each["gain_s"]
+        for each in report.get("findings") or ()
+        for first in each["evidence"][:1]
+        if each["slug"] == "python-hot-spot"
+    }
+    timed = [(row, number(known.get(link_of(row), row[column]))) for row in functions]
+    if column == "self_s":
+        timed = [(row, seconds) for row, seconds in timed if link_of(row) not in known]
+    return timed, kind, of, whole
 
 
 def _sense(
