@@ -163,8 +163,12 @@ class Arming:
         self.hooks.exchange_step_hook(self.quick_hook(planned) if listener is None else None)
         # While ranges are emitted nothing else is done at a call.
         mode = self.hooks.state.mode
-        self.events.waits = mode not in (RANGES, LIGHT) or self.events.follows_calls
-        self.events.begin_step()
+        events = self.events
+        events.sees_all = mode in (DISCOVER, RANGES)
+        events.waits = mode not in (RANGES, LIGHT)
+        if events.follows_calls:
+            events.waits = events.sees_all or not events.others_first
+        events.begin_step()
 
     def end(self) -> None:
         """Detach the listener and the ranges: the slice is over."""

@@ -70,6 +70,10 @@ class StepEvents:
         self.follows_calls = self.follows_backward = True
         # False where the first call of a step is not looked for: its wait is not known then.
         self.waits = True
+        # Whether the calls of all models are seen, and whether by these another one than the one
+        # whose calls are steps comes first: a wrapper of its class alone would see the wait for it.
+        self.sees_all, self.others_first = True, False
+        self._begins = 0
         self.backward_seen = self.evaluating = False
         self._first_module: weakref.ref[Any] | None = None
         # Modules seen training under this rule: in eval mode they are evaluated. A teacher or a
@@ -142,6 +146,7 @@ class StepEvents:
             if not self.done:
                 self.guarded(self._engine.begin_discovery)
         if module is not None:
+            self._begins = id(module)
             if self._first_module is None:
                 with suppress(TypeError):
                     self._first_module = weakref.ref(module)
@@ -155,6 +160,9 @@ class StepEvents:
         global evaluates
         if self.done or named.is_loss or self._foreign():
             return
+        if self.sees_all and id(module) == self._begins:
+            self.others_first = named.module_id != self.finder.source
+            self._begins = 0
         if self._generating and id(module) == self._generates:
             self._generate_calls += 1
             if self._generate_calls == 2:

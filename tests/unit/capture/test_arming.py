@@ -63,6 +63,13 @@ def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_
         # The steps to settle before it have its hooks on already.
         arm(settle(Targets(), 2, layers))
         assert hooks.state.mode == (by_call_mode if by_calls else {LIGHT: OFF}.get(mode, mode))
+    # A wrapper of the model's class alone does not see that another model comes first in a step.
+    for hooks.state.mode, events.others_first, waits in (
+        *((ROOT, False, True), (ROOT, True, False), (RANGES, True, True), (LIGHT, False, True)),
+    ):
+        events.follows_calls = True
+        one.engine.arming.begin(CLEAN)
+        assert (events.waits, events.sees_all) == (waits, hooks.state.mode == RANGES)
     # Where the module that ends steps is gone, all calls are watched.
     events.rule, events.finder.source = "module", 77
     arm(CLEAN)
