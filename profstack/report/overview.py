@@ -15,6 +15,7 @@ from profstack.code_owner import place_words
 from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
 from profstack.storage.schema.report import Report, RooflinePoint, RunPart, StepBar
 from profstack.storage.schema.rows import CounterRow, FunctionRow, StepRow
+from profstack.units import format_bytes
 
 # Steps in the clean median, and why the others are not in it ------------------------------------
 
@@ -201,6 +202,7 @@ class Overview:
     work: Work
     tops: list[Top]
     accounts: list[Account]
+    page_faults: str | None
     sureness: str | None
     labels: dict[str, str]
     rules: list[dict[str, str]]
@@ -225,6 +227,7 @@ def overview_page(report: Report) -> Overview:
         work=_work(report),
         tops=_tops(report),
         accounts=step_accounts(report),
+        page_faults=page_faults(report),
         sureness=sureness_words(report),
         labels=LABELS,
         rules=[{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES],
@@ -312,6 +315,38 @@ def step_point(report: Report) -> RooflinePoint | None:
     roofline = report.get("roofline")
     points = (roofline.get("points") or []) if roofline else []
     return next((point for point in points if point["kind"] == "step"), None)
+
+
+# Blocks that glibc maps by themselves at first, and those that profstack frees at most.
+_LEAST_MAPPED, _MOST_FREED = 128 << 10, 4 << 20
+# What a step takes and gives back.
+_OF_A_STEP = ("activations", "temporaries", "gradients", "inputs")
+# Other thresholds, or another allocator.
+_OTHER_MALLOC = {"LD_PRELOAD", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+
+
+def page_faults(report: Report) -> str | None:
+    """Return when steps have fewer page faults than alone; None where their blocks tell nothing.
+
+    Page faults are not recorded, and those of a run alone cannot be: it is said as a condition.
+    """
+    environment = report["environment"]
+    variables = environment.get("variables_set")
+    has_glibc = "glibc" in str(environment.get("platform"))
+    if not has_glibc or (isinstance(variables, list) and _OTHER_MALLOC & {*variables}):
+        return None
+    holders = report["tables"].get("peak_holders") or ()
+    blocks = (row for row in holders if row["device"] == "cpu" and row["kind"] in _OF_A_STEP)
+    largest = max((row["bytes"] or 0 for row in blocks), default=0)
+    if not _LEAST_MAPPED <= largest < _MOST_FREED:
+        return None
+    return (
+        f"Steps take and give back tensors of up to {format_bytes(largest)}. glibc returns such "
+        "blocks to the system until a larger one was freed, and profstack frees blocks of a few "
+        "MiB. If the script frees none as large itself, its steps have fewer page faults here than "
+        "alone, and may be faster: how many is not recorded. With MALLOC_MMAP_THRESHOLD_=33554432 "
+        "MALLOC_TRIM_THRESHOLD_=134217728 in the environment they have as many alone."
+    )
 
 
 def _reason(report: Report, name: str) -> str | None:
