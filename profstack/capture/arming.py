@@ -60,7 +60,7 @@ def optimizer_hook(
     """
     under_dynamo, compiler = compiling(torch)
     look, other, elsewhere = events.look, events.optimizer_ended, events.elsewhere
-    getframe = sys._getframe
+    getframe, stepping, leave = sys._getframe, events.stepping, events.leave
     append, count, now, thread = ends.append, len, time.perf_counter, get_ident()
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -70,6 +70,9 @@ def optimizer_hook(
             other(optimizer)
             return
         append(now())
+        if stepping:
+            # Its start was reported: the hooks of the next slice are on.
+            leave(optimizer)
         if not count(ends) % CHECKED:
             # As `Loops.same`, in place.
             frame: FrameType | None = getframe(1)

@@ -122,7 +122,7 @@ def make(moments):
     (
         "A",
         f"-A {'-A ' * 17}| 1 -B 2 -C | 3 -B | 4 -C | -B -C",
-        f"optimizer(0 0) {'step ' * 17}| | optimizer(0 3) | step | step",
+        f"optimizer(0 0) {'step ' * 17}| | | optimizer(0 3 10) | step",
     ),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),

@@ -274,6 +274,9 @@ COST, OF_RUN = rules.OWN_CODE_COST.slug, {"gain_s": None, "file": TRAIN, "line":
     ("slow-start", {"run_s": 0.62}, "It is about 620 ms of the run."),
     ("slow-start", {"run_s": 0.58}, None),
     ("slow-start", {"run_s": 9.0, "file": None}, None),
+    ("slow-start", {"run_s": 0.9, "run_gain_s": 0.62, "run_gain_is": "at most"},
+     "It is about 900 ms of the run. At most 620 ms of it can go."),
+    ("slow-start", {"run_s": 0.9, "run_gain_s": 0.58, "run_gain_is": "at most"}, None),
     ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "That saves about 310 ms of the run."),
 )  # fmt: skip
 def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug, more, gain):
