@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-import profstack
 from tests.support.processes import CHECKOUT
 from tests.support.recorded_runs import report_of
 from tests.support.reports import validate
@@ -31,12 +29,6 @@ def interrupts():
     if calls == 60:
         os.kill(os.getppid(), signal.SIGINT)
     time.sleep(0.01)
-def dies():
-    global calls
-    calls += 1
-    if calls > 130:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.002)
 """
 
 
@@ -116,27 +108,3 @@ def test_ctrl_c_keeps_what_was_measured(bench):
     assert figures["median_s"] >= 0.01
     assert "Traceback" not in done.stderr
     assert any(text.startswith("interrupted after") for text in figures["warnings"])
-
-
-def test_a_killed_process_of_the_layers_costs_no_clean_figure(bench):
-    words = ("-q", "--layers", "cprofile", "--no-peaks", "--warmup", "5", "--repeat", "100")
-    _, report, figures = bench("dies", *words, code=128 + 9)
-    assert (report["status"], report["run"]["signal"]) == ("partial", 9)
-    assert (figures["n"], figures["stopped_by"]) == (100, "repeat")
-    assert figures["warnings"][0] == "ended by signal 9"
-    assert report["tables"]["steps"], "what the layers had written by then is there"
-
-
-def test_models_of_this_process(tmp_path):
-    model = torch.nn.Linear(8, 2)
-    before = torch.is_grad_enabled(), model.training
-    recording = profstack.benchmark(
-        model, torch.ones(3, 8), warmup=2, repeat=20, layers=["flops"], compare=["eager"]
-    )
-    report = recording.to_dict()
-    figures = report["benchmark"]
-    assert (figures["n"], figures["batch_size"], report["status"]) == (20, 3, "complete")
-    assert recording.frames["modules"]["path"].tolist()[0] == "Linear"
-    assert figures["compare"][0]["variant"] == "eager"
-    assert (torch.is_grad_enabled(), model.training) == before
-    validate(report_of(recording.save(tmp_path / "kept")))
