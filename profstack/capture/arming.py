@@ -60,7 +60,7 @@ def optimizer_hook(
     """
     under_dynamo, compiler = compiling(torch)
     look, other, elsewhere = events.look, events.optimizer_ended, events.elsewhere
-    getframe = sys._getframe
+    getframe, stepping, leave = sys._getframe, events.stepping, events.leave
     append, count, now, thread = ends.append, len, time.perf_counter, get_ident()
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -70,6 +70,9 @@ def optimizer_hook(
             other(optimizer)
             return
         append(now())
+        if stepping:
+            # Its start was reported: the hooks of the next slice are on.
+            leave(optimizer)
         if not count(ends) % CHECKED:
             # As `Loops.same`, in place.
             frame: FrameType | None = getframe(1)
@@ -163,8 +166,12 @@ class Arming:
         self.hooks.exchange_step_hook(self.quick_hook(planned) if listener is None else None)
         # While ranges are emitted nothing else is done at a call.
         mode = self.hooks.state.mode
-        self.events.waits = mode not in (RANGES, LIGHT) or self.events.follows_calls
-        self.events.begin_step()
+        events = self.events
+        events.sees_all = mode in (DISCOVER, RANGES)
+        events.waits = mode not in (RANGES, LIGHT)
+        if events.follows_calls:
+            events.waits = events.sees_all or not events.others_first
+        events.begin_step()
 
     def end(self) -> None:
         """Detach the listener and the ranges: the slice is over."""

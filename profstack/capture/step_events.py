@@ -50,6 +50,8 @@ class StepEvents:
         self._first_training: float | None = None
         self._backward_at = 0.0
         self._inner: set[int] = set()
+        # Optimizers whose step is being taken, the outermost first.
+        self.stepping: list[int] = []
         # All steps up to when the finder was last given the steps of the optimizer it follows.
         self._steps_reported = 0
         self._generating = False
@@ -70,6 +72,10 @@ class StepEvents:
         self.follows_calls = self.follows_backward = True
         # False where the first call of a step is not looked for: its wait is not known then.
         self.waits = True
+        # Whether the calls of all models are seen, and whether by these another one than the one
+        # whose calls are steps comes first: a wrapper of its class alone would see the wait for it.
+        self.sees_all, self.others_first = True, False
+        self._begins = 0
         self.backward_seen = self.evaluating = False
         self._first_module: weakref.ref[Any] | None = None
         # Modules seen training under this rule: in eval mode they are evaluated. A teacher or a
@@ -80,8 +86,7 @@ class StepEvents:
         self.followed_optimizer: weakref.ref[Any] | None = None
         # Optimizers that have stepped, one of which may be followed, by their address.
         self._candidates: dict[int, weakref.ref[Any]] = {}
-        # Optimizers whose step is being taken, the outermost first.
-        self._stepping: list[int] = []
+        self.stepping.clear()
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -142,6 +147,7 @@ class StepEvents:
             if not self.done:
                 self.guarded(self._engine.begin_discovery)
         if module is not None:
+            self._begins = id(module)
             if self._first_module is None:
                 with suppress(TypeError):
                     self._first_module = weakref.ref(module)
@@ -155,6 +161,9 @@ class StepEvents:
         global evaluates
         if self.done or named.is_loss or self._foreign():
             return
+        if self.sees_all and id(module) == self._begins:
+            self.others_first = named.module_id != self.finder.source
+            self._begins = 0
         if self._generating and id(module) == self._generates:
             self._generate_calls += 1
             if self._generate_calls == 2:
@@ -206,7 +215,7 @@ class StepEvents:
 
     def backward_ended(self) -> None:
         """Take the return of a backward pass; one inside `Optimizer.step` is part of that."""
-        if self.done or self._foreign() or self._stepping:
+        if self.done or self._foreign() or self.stepping:
             return
         if self.rule == "backward":
             self.guarded(self._engine.boundary)
@@ -216,22 +225,21 @@ class StepEvents:
     def optimizer_started(self, optimizer: Any) -> None:
         """Take the start of an `Optimizer.step`."""
         if not self._foreign():
-            self._leave(optimizer)
-            self._stepping.append(id(optimizer))
+            self.leave(optimizer)
+            self.stepping.append(id(optimizer))
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """Take the return of an `Optimizer.step`; the hot path of most runs."""
         if self.done:
             return
         if id(optimizer) == self._optimizer and get_ident() == self.thread:
-            if self._stepping:
-                self._leave(optimizer)
-                if self._stepping:
+            if self.stepping:
+                self.leave(optimizer)
+                if self.stepping:
                     return
             followed = self.followed_optimizer
             if followed is not None and followed() is not optimizer:
-                # Another one lies where the old one lay.
-                self.finder.forget_optimizers()
+                self._optimizer = None
                 self.guarded(self._optimizer_ended, optimizer)
                 return
             try:
@@ -240,9 +248,9 @@ class StepEvents:
                 if self._is_for_script(error):
                     raise
         elif not self._foreign():
-            self._leave(optimizer)
+            self.leave(optimizer)
             # One inside another is part of its step. Starts are not reported in every slice.
-            if self._stepping:
+            if self.stepping:
                 self._inner.add(id(optimizer))
             elif id(optimizer) not in self._inner:
                 self.guarded(self._optimizer_ended, optimizer)
@@ -268,11 +276,11 @@ class StepEvents:
         self.backward_seen = False
         return "train" if trains else "eval" if self.evaluating else "other"
 
-    def _leave(self, optimizer: Any) -> None:
+    def leave(self, optimizer: Any) -> None:
         """Forget that the optimizer is stepping, also one whose step an exception ended."""
         key = id(optimizer)
-        if key in self._stepping:
-            del self._stepping[self._stepping.index(key) :]
+        if key in self.stepping:
+            del self.stepping[self.stepping.index(key) :]
 
     def generate_started(self, model: Any) -> None:
         """Take the start of an outermost `generate`: the calls inside are no steps."""
@@ -331,12 +339,16 @@ class StepEvents:
         return self.finder.conclude(self._began(_perf_counter()))
 
     def _optimizer_ended(self, optimizer: Any) -> None:
-        self._candidates[id(optimizer)] = weakref.ref(optimizer)
-        now = _perf_counter()
+        key, now = id(optimizer), _perf_counter()
+        known = self._candidates.get(key)
+        if known is not None and known() is not optimizer:
+            # Another one lies where the old one lay.
+            self.finder.forget(key)
+        self._candidates[key] = weakref.ref(optimizer)
         if self.rule == "optimizer":
             self.finder.cycles_ended(self._engine.log.total - self._steps_reported)
         try:
-            self._adopt(self.finder.optimizer_step(id(optimizer), now, self._began(now)), now)
+            self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
         finally:
             self._steps_reported = self._engine.log.total
 

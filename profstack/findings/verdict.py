@@ -6,7 +6,7 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -418,8 +418,9 @@ def verdict(
             words = f"{start} is {largest}"
             if lever is not None and not lever.of_run:
                 words += ". What should save most is named first"
-        if slug in _OF_OPERATORS and lever is None:
-            words += _largest_site(report, sites, cut.median_s)
+        if slug in _OF_OPERATORS:
+            least = _LARGE_SITE if lever is None else max(_BESIDE, lever.share)
+            words += _largest_line(report, sites, cut.median_s, least)
         if is_profiled and slug in _UNDER_TRACING:
             words += ", and the profiler's own work is part of it: how much is not known"
     sureness = _sureness(report, slug, margin, why, lever)
@@ -572,22 +573,41 @@ def _largest_part(report: Report) -> str:
 
 
 # Verdicts on operators, wherever they are called.
-_OF_OPERATORS = (rules.BALANCED, rules.COMPUTE, rules.MEMORY, rules.LAUNCH)
+_OF_OPERATORS = (
+    rules.BALANCED, rules.UNCLEAR, rules.COMPUTE, rules.MEMORY, rules.LAUNCH, rules.OVERHEAD,
+)  # fmt: skip
 # What a profiler's own work makes larger, more with stacks than without.
 _UNDER_TRACING = (rules.PYTHON, rules.LAUNCH, rules.OVERHEAD)
-# A line inside the model with less of the step is not named.
-_LARGE_SITE = 0.15
+# A line inside the model with less of the step is not named, alone or beside a finding.
+_LARGE_SITE, _BESIDE = 0.15, 1 / 3
 
 
-def _largest_site(report: Report, sites: Sequence[CallSite], step_s: float) -> str:
-    """Return the line inside the model with most of the step; empty where none has much."""
-    first = next((site for site in sites if site.part == "forward"), None)
-    if first is None or first.share < _LARGE_SITE:
+def _largest_line(report: Report, sites: Sequence[CallSite], step_s: float, least: float) -> str:
+    """Return the line inside the model with most of the step; empty where none has `least` of it.
+
+    The watch's samples tell it, or the torch layer where a short run left few to the watch.
+    """
+    seen = ((site.share, site.file, site.line) for site in sites if site.part == "forward")
+    found = (max(rows, default=(0.0, "", 0)) for rows in (seen, _traced_lines(report)))
+    share, file, line = next((each for each in found if each[0] >= least), (None, "", 0))
+    if share is None:
         return ""
-    where = reading.in_words({"file": first.file, "line": first.line})
-    text = reading.source_line(report, first.file, first.line)
-    time = f"{format_seconds(first.share * step_s)}, {format_share(first.share)}"
+    where = reading.in_words({"file": file, "line": line})
+    text = reading.source_line(report, file, line)
+    time = f"{format_seconds(share * step_s)}, {format_share(share)}"
     return f". The model's heaviest line ({time}) is {where}" + (f": {text}" if text else "")
+
+
+def _traced_lines(report: Report) -> Iterator[tuple[float, str, int]]:
+    """Yield the lines that ran inside the model with their shares of all lines' time."""
+    whole = sum(map(reading.line_s, report["tables"]["lines"]))
+    inside = (row for row in report["tables"]["module_lines"] if (row["module"] or "(")[0] != "(")
+    forward = (
+        ((row["file"], row["line"]), reading.line_s(row) - reading.figure(row, "backward_s"))
+        for row in inside
+    )
+    for (file, line), seconds in reading.sums_of(forward).items():
+        yield seconds / whole if whole else 0.0, file, line
 
 
 def _without_steps(report: Report) -> str:

@@ -5,14 +5,7 @@ import math
 import pytest
 
 from tests.support.browser import count, snippet, texts
-from tests.support.comparisons import (
-    STEP_PARTS,
-    change,
-    comparison,
-    hostile,
-    table,
-    table_row,
-)
+from tests.support.comparisons import STEP_PARTS, change, comparison, hostile, table, table_row
 
 _PLACED = "[...document.querySelectorAll('%s')].map((one) => [one.style.left, one.style.width])"
 

@@ -1,4 +1,4 @@
-"""Memory by line in a run."""
+"""Memory by line in runs."""
 
 import pytest
 

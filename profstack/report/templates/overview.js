@@ -781,6 +781,7 @@ function gainWords(finding, median) {
 function runWords(finding) {
   const origin = { words: "time of the whole run" };
   const saved = finding.run_gain_s;
+  const kind = finding.run_gain_is || "estimated";
   const share = (finding.evidence || [])[0]?.run_share;
   return [
     el(
@@ -788,7 +789,7 @@ function runWords(finding) {
       { class: "gain-value" },
       figure(isNumber(saved) ? -saved : finding.run_s, "s", origin),
     ),
-    el("div", {}, isNumber(saved) ? "of the run, estimated" : "of the run"),
+    el("div", {}, isNumber(saved) ? `of the run, ${kind}` : "of the run"),
     el(
       "div",
       { class: "quiet" },

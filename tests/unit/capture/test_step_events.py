@@ -122,7 +122,7 @@ def make(moments):
     (
         "A",
         f"-A {'-A ' * 17}| 1 -B 2 -C | 3 -B | 4 -C | -B -C",
-        f"optimizer(0 0) {'step ' * 17}| | optimizer(0 3) | step | step",
+        f"optimizer(0 0) {'step ' * 17}| | | optimizer(0 3 10) | step",
     ),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
@@ -181,3 +181,13 @@ def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):
     events.generate_started(told.net)
     events.generate_ended(None, completed=False)
     assert told.generations == [(7.5, 3.0, {"new_tokens": 3}), (2.5, None, {"new_tokens": 1})]
+
+
+def test_who_comes_first_in_a_step_of_calls_is_seen_where_all_calls_are(make):
+    told, found = make(""), []
+    told.happen("1 <e 2 >e <e 2 >e <e 2 >e <e 2 >e")
+    for told.events.sees_all, word in ((True, "e"), (True, "t"), (False, "e"), (True, "e")):
+        told.events.begin_step()
+        told.happen(f"f {word}")
+        found.append(told.events.others_first)
+    assert (told.events.rule, found) == ("module", [False, True, True, False])

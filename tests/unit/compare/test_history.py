@@ -63,7 +63,7 @@ def test_too_few_runs_and_runs_without_a_median_are_said():
     [program] = made["programs"]
     assert program["changes"] == []
     assert [reason.partition(" runs")[0] for reason in program["reasons"]] == [
-        *("step: 7", "memory: 8"),
+        *("step: 7", "memory: 8")
     ]
     assert [run["reason"] for run in program["runs"]].count("it was killed") == 1
     assert made["left_out"] == [{"path": "runs/5", "reason": "it does not say when it began"}]

@@ -274,6 +274,9 @@ COST, OF_RUN = rules.OWN_CODE_COST.slug, {"gain_s": None, "file": TRAIN, "line":
     ("slow-start", {"run_s": 0.62}, "It is about 620 ms of the run."),
     ("slow-start", {"run_s": 0.58}, None),
     ("slow-start", {"run_s": 9.0, "file": None}, None),
+    ("slow-start", {"run_s": 0.9, "run_gain_s": 0.62, "run_gain_is": "at most"},
+     "It is about 900 ms of the run. At most 620 ms of it can go."),
+    ("slow-start", {"run_s": 0.9, "run_gain_s": 0.58, "run_gain_is": "at most"}, None),
     ("evaluation-cost", {"run_s": 0.9, "run_gain_s": 0.31}, "That saves about 310 ms of the run."),
 )  # fmt: skip
 def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug, more, gain):
@@ -289,6 +292,23 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     words = f"Begin at train.py:3: Mend it. {gain}"
     assert told["action"] == (words if gain else "Mend it. That saves about 3.00 ms of each step.")
     assert told["sentence"].startswith("own. " if gain else "known. ")
+
+
+@cases("seen traced_ms gain told", (0.15, 9, None, "1.50 ms, 15 %) is train.py:7."),
+       (0.149, 2.0, None, "2.00 ms, 20 %) is train.py:9."), (0.149, 1.49, None, ""),
+       (0.36, 3.5, 3.7, ""), (0.33, 3.3, 2, ""),
+       (0.34, 9, 3.3, "3.40 ms, 34 %) is train.py:7."))  # fmt: skip
+def test_the_models_heaviest_line_by_the_watch_or_by_the_torch_layer(seen, traced_ms, gain, told):
+    columns, at = "module python_s operator_s backward_s", {"file": TRAIN, "line": 9}
+    inside = ("Net", MS, (traced_ms + 3) * MS, 4 * MS), ("(x)", 0, 9 * MS, 0)
+    tables = {"lines": [line(9, python_s=10 * MS)], "module_lines": rows_of(columns, *inside, **at)}
+    report = report_of(parts={"roofline": ROOFLINE, "step_bar": None}, **tables)
+    slow = {"slug": "x", "title": "known", "evidence": [], "run_s": None, "run_gain_s": None}
+    slow |= OF_RUN | {"gain_s": (gain or 0) * MS, "advice": "Mend it.", "gain_reason": None}
+    report["findings"] = [slow] * bool(gain)
+    site = CallSite(TRAIN, 7, "f", "forward", seen)
+    said = verdict(report, cut_of(), None, [site])["sentence"]
+    assert said.partition("heaviest line (")[2] == told
 
 
 TORCH = {"environment": {"torch": "2"}}

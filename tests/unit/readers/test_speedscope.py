@@ -37,9 +37,7 @@ def opened(*events):
 
 
 # Seconds of `<module>` alone are 2 + 1 + 1.
-OPENED = opened(
-    *(("O", 0, 7), ("O", 1, 9), ("C", 1, 9), ("O", 1, 10), ("C", 1, 15), ("C", 0, 16)),
-)
+OPENED = opened(*(("O", 0, 7), ("O", 1, 9), ("C", 1, 9), ("O", 1, 10), ("C", 1, 15), ("C", 0, 16)))
 OF_OPENED = {(MODULE,): 4, (MODULE, STEP): 5}
 
 

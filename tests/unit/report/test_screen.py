@@ -73,6 +73,10 @@ def test_figures_have_the_units_of_their_names():
     ({"gain_s": 0.004, "file": "a.py", "evidence": [{"limits_agree": False}, {}]},
      "a.py, at least 4.00 ms a step, estimated",
      "T (a.py; at least 4.00 ms a step, estimated). Mend it."),
+    ({"run_s": 9.0, "run_gain_s": 9.0, "run_gain_is": "at most"}, "at most 9.00 s of the run",
+     "T (at most 9.00 s of the run). Mend it."),
+    ({"run_s": 9.0, "run_gain_s": 2.0, "run_gain_is": "at most"},
+     "at most 2.00 s of 9.00 s of the run", "T (at most 2.00 s of 9.00 s of the run). Mend it."),
 ])  # fmt: skip
 def test_a_finding_says_where_it_is_and_what_a_remedy_gains(values, cost, line):
     found = finding("slug", "T", **values)

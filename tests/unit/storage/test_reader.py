@@ -79,3 +79,22 @@ def test_values_may_be_missing_and_modules_go_by_their_numbers(run):
     recorded = run.recorded()
     paths = [recorded.module_path(number) for number in (1, 2, 3, None)]
     assert (paths, recorded.module_parents) == (["Net", "Net.a", None, None], {1: None, 2: 1})
+
+
+def test_sums_by_keys_and_the_time_of_a_loop_by_its_unobserved_steps(run):
+    rows = [{"a": n % 2, "b": None if n == 2 else float(n)} for n in range(5)]
+    assert reader.sums(rows, ["a"], ["b"]) == [((0,), {"b": 4.0}), ((1,), {"b": 4.0})]
+    assert reader.sums(rows[2:3], ["a"], ["b"]) == [((0,), {"b": None})]
+    run.torch([0.5] * 3)
+    run.slice("clean", [0.03, 0.01, 0.02, 0.07, 0.04])
+    assert run.recorded().plan_times == {1: near(8 * 0.02)}
+
+
+def test_the_wait_of_modules_is_without_a_rare_pause(run):
+    run.clean(30, 0.01)
+    waits = {"module_id": -1, "forward_s": 2.5, "forward_self_s": None}
+    times = {"module_times": [waits, waits | {"module_id": 1}]}
+    run.torch([*[0.01] * 9, 2.01], waits=[*[0.001] * 9, 2.0], frames=times)
+    waited, other = run.recorded().table("module_times")
+    assert (waited["forward_s"], other["forward_s"]) == (near(0.5), 2.5)
+    assert waited["forward_self_s"] == 0.0

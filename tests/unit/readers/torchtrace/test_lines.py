@@ -10,12 +10,7 @@ from profstack.readers.torchtrace import line_tracer
 from profstack.readers.torchtrace import lines as lines_module
 from profstack.readers.torchtrace.events import SLICE_RANGE, read_host
 from profstack.readers.torchtrace.line_tracer import LONG_LINE_NS
-from profstack.readers.torchtrace.lines import (
-    FEWEST_RUNS,
-    LineSlice,
-    line_tables,
-    source_records,
-)
+from profstack.readers.torchtrace.lines import FEWEST_RUNS, LineSlice, line_tables, source_records
 from tests.support.events import Event, events
 from tests.support.torch_slices import observe
 
