@@ -1,4 +1,4 @@
-"""`profstack bench` from end to end, as its users start it: figures, pages, exit codes, Ctrl-C."""
+"""`profstack bench` from end to end, as its users start it: figures, pages, exit codes."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,7 @@ from tests.support.recorded_runs import report_of
 from tests.support.reports import validate
 
 TARGETS = """
-import os
-import signal
 import time
-calls = 0
 def nap():
     time.sleep(0.02)
 def factory():
@@ -22,13 +19,6 @@ def factory():
 def raises():
     print("said by the target")
     raise ValueError("the target's own")
-def interrupts():
-    # As Ctrl-C does it, but to the command alone, which has to pass it on.
-    global calls
-    calls += 1
-    if calls == 60:
-        os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(0.01)
 """
 
 
@@ -99,12 +89,3 @@ def test_an_error_of_the_target_is_shown_as_its_own(bench):
     assert "ValueError: the target's own" in figures["warnings"][0]
     assert report["status_reason"] == "the target raised ValueError: the target's own"
     assert report["status_reason"] in report["verdict"]["sentence"]
-
-
-def test_ctrl_c_keeps_what_was_measured(bench):
-    done, report, figures = bench("interrupts", "-q", "--warmup", "5", "--repeat", "5000", code=130)
-    assert (report["status"], figures["stopped_by"]) == ("partial", "interrupt")
-    assert 0 < figures["n"] < 5000
-    assert figures["median_s"] >= 0.01
-    assert "Traceback" not in done.stderr
-    assert any(text.startswith("interrupted after") for text in figures["warnings"])
