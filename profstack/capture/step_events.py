@@ -239,7 +239,6 @@ class StepEvents:
                     return
             followed = self.followed_optimizer
             if followed is not None and followed() is not optimizer:
-                self._optimizer = None
                 self.guarded(self._optimizer_ended, optimizer)
                 return
             try:

@@ -166,11 +166,12 @@ def test_a_new_optimizer_at_the_same_line_goes_on_with_the_loop(virtual, monkeyp
     training.run(milli(*[5] * 20))
     kept = [training.optimizer]
     for steps in (50, 70, 40):
+        one.engine._budget.waiting = (("alpha", "timed"),)
         training.optimizer = VirtualOptimizer()
         kept.append(training.optimizer)
         training.run(milli(*[6] * steps))
     one.engine.finish()
-    assert plans_of(one) == [(1, 20), (2, 160)]
+    assert (plans_of(one), one.engine._budget.waiting) == ([(1, 20), (2, 160)], None)
     # Two steps tell that another one ends steps. Slices that it cuts short are taken once more.
     kinds = " ".join(f"{kind} {steps}" for kind, steps in one.kinds)
     assert kinds.endswith("alpha 1 settle 47 startup 2 settle 1 alpha 60 clean 7 startup 2 "
