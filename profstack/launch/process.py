@@ -10,6 +10,7 @@ signal that was sent to the parent alone is passed on to the script.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -19,8 +20,41 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypedDict
 
 from profstack.errors import UsageError
+from profstack.storage.folder import OPTIONS_FILE
+
+# -- what the child is told --------------------------------------------------
+
+
+class ChildOptions(TypedDict, total=False):
+    """Options of the measured process, written as JSON."""
+
+    lockstep: bool
+    step_by: str | None
+    asked_step_by: str | None
+    launched: bool
+    layers: list[str]
+    left_out: dict[str, str]
+    targets: dict[str, float]
+    max_steps: int | None
+    max_seconds: float | None
+    startup: str | None
+    sync: bool
+    memory_by: str
+    budget: float
+    source: bool
+    whole: bool
+    capture: dict[str, int]
+    begin_at: dict[str, object]
+
+
+def write_options(folder: Path, options: ChildOptions) -> None:
+    """Write the options of the measured process into its folder."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
+
 
 # -- the signal observer -----------------------------------------------------
 # When the parent gets a signal, it must find out whether the script has got it too. The kernel says
