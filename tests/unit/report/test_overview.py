@@ -9,6 +9,25 @@ from tests.support.reports import build, row, rows
 near = pytest.approx
 
 
+def test_a_clean_step_that_does_not_count_says_why():
+    def step(index, **values):
+        return {"index": index, "slice": 0, "flags": None, "phase": "train", **values}
+
+    for index, changes, word in (
+        (23, {}, "left out"), (22, {}, "warm-up"), (23, {"flags": "switch eval"}, "switched"),
+        (23, {"flags": "eval"}, "evaluated"), (23, {"phase": "eval"}, "phase eval"),
+    ):  # fmt: skip
+        # The warm-up is of the phase's own steps: 20, 21 and 22.
+        steps = [step(2, phase="eval", slice=1), step(20), step(index, **changes)]
+        report = {"tables": {"steps": steps}, "step": {"phase": "train"}}
+        report["slices"] = [{"index": 0, "kind": "clean"}, {"index": 1, "kind": "startup"}]
+        report["benchmark"] = {"counted_steps": [20], "warmup_steps": 3}
+        first, *others = module.step_accounts(report)
+        assert (first.why, first.steps, first.counted) == ("in the clean median", 1, True)
+        [clean] = (one for one in others if one.kind != "startup")
+        assert word in clean.why
+
+
 def test_memory_at_the_peak_stands_by_device_and_kind():
     report = build()
     held = [("cpu", "inputs", 5), ("gpu", "a", 300), ("cpu", "b", 70), ("gpu", "c", 0)]
