@@ -253,7 +253,6 @@ def test_every_step_and_every_range_of_the_second_run_is_in_the_recording(again)
     _, numbers = again.steps()
     report = report_of(again.folder)
     assert len(numbers) == report["nsys"]["steps"] >= 10
-    # Steps have become warm before.
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert numbers[0] >= 10
     assert again.tree() == {key: len(numbers) * count for key, count in TREE.items()}

@@ -41,7 +41,6 @@ TIMES = ["forward", "1.00 ms", "2.00 ms"]
 @pytest.mark.parametrize(("columns", "texts", "width", "found"), [
     ([NAMES, *[TIMES] * 4], {0}, 46, [[0, 1, 2, 3], [0, 4]]),
     ([NAMES, *[TIMES] * 4], {0}, 47, [[0, 1, 2, 3, 4]]), ([], set(), 80, [[]]),
-    # Without words the first column leads.
     ([["step", "1"], *[TIMES] * 5], set(), 40, [[0, 1, 2, 3, 4], [0, 5]]),
     # A very long name takes no room from the figures: at most 45 of 100 columns.
     ([["module", "L" * 10_000], *[TIMES] * 7], {0}, 100, [[0, 1, 2, 3, 4, 5, 6], [0, 7]]),
