@@ -151,6 +151,9 @@ class Arming:
         if calls_end_steps:
             named = self.hooks.names.by_number().get(self.events.finder.source or 0)
             root = named.alive() if named is not None else None
+        elif mode == ROOT and root is None:
+            # The model of an earlier fold is gone: the next one is not known before its call.
+            mode = DISCOVER
         self.hooks.set_mode(mode, root, backward=self.events.rule == "backward")
         if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
             self.hooks.set_mode(DISCOVER)

@@ -107,9 +107,10 @@ class StepEvents:
         global evaluates
         evaluates = False
         self.thread = get_ident()
-        if self.rule is not None:
-            self._trained.clear()
         by_optimizer = rule.name == "optimizer"
+        # A new optimizer of the same model goes on with what was seen of it.
+        if self.rule is not None and not (by_optimizer and self.rule == "optimizer"):
+            self._trained.clear()
         self._trains = by_optimizer or self.backward_seen
         self.rule = rule.name
         self.follows_calls = rule.name == "module"
@@ -148,7 +149,7 @@ class StepEvents:
                 self.guarded(self._engine.begin_discovery)
         if module is not None:
             self._begins = id(module)
-            if self._first_module is None:
+            if self.first_module() is None:
                 with suppress(TypeError):
                     self._first_module = weakref.ref(module)
             # A mask grows with what a cache holds, and is no input.
@@ -162,7 +163,7 @@ class StepEvents:
         if self.done or named.is_loss or self._foreign():
             return
         if self.sees_all and id(module) == self._begins:
-            self.others_first = named.module_id != self.finder.source
+            self.others_first = self.finder.source not in (None, named.module_id)
             self._begins = 0
         if self._generating and id(module) == self._generates:
             self._generate_calls += 1
@@ -340,8 +341,9 @@ class StepEvents:
     def _optimizer_ended(self, optimizer: Any) -> None:
         key, now = id(optimizer), _perf_counter()
         known = self._candidates.get(key)
-        if known is not None and known() is not optimizer:
-            # Another one lies where the old one lay.
+        if known is not None and known() is not optimizer and self._follows_none():
+            # Another one lies where the old one lay. Where the followed one lives it is one of its
+            # cycle, made anew in each: meta-learning's inner optimizers.
             self.finder.forget(key)
         self._candidates[key] = weakref.ref(optimizer)
         if self.rule == "optimizer":
@@ -350,6 +352,10 @@ class StepEvents:
             self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
         finally:
             self._steps_reported = self._engine.log.total
+
+    def _follows_none(self) -> bool:
+        """Return whether no optimizer that lives is followed."""
+        return self.followed_optimizer is None or self.followed_optimizer() is None
 
     def _ended(self, rule: str) -> None:
         if self.rule == rule:

@@ -183,7 +183,7 @@ def _of_run(found: Finding, run_s: float) -> Lever | None:
     if takes_s is None or found["file"] is None:
         return None
     time = format_seconds(takes_s)
-    words = "" if time in found["advice"] else f"It is about {time} of the run."
+    words = "" if f" {time}" in found["advice"] else f"It is about {time} of the run."
     if gain_s is not None and gain_s < takes_s:
         words = f"{words} At most {format_seconds(gain_s)} of it can go.".lstrip()
     weight_s = _HALF * (takes_s if gain_s is None else gain_s)

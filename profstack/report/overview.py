@@ -336,12 +336,17 @@ def page_faults(report: Report) -> str | None:
     if not has_glibc or (isinstance(variables, list) and _OTHER_MALLOC & {*variables}):
         return None
     holders = report["tables"].get("peak_holders") or ()
-    blocks = (row for row in holders if row["device"] == "cpu" and row["kind"] in _OF_A_STEP)
-    largest = max((row["bytes"] or 0 for row in blocks), default=0)
+    # A row is of all tensors of a kind that an operator made in a module.
+    blocks = (
+        (row["bytes"] or 0) // (row["tensors"] or 1)
+        for row in holders
+        if row["device"] == "cpu" and row["kind"] in _OF_A_STEP
+    )
+    largest = max(blocks, default=0)
     if not _LEAST_MAPPED <= largest < _MOST_FREED:
         return None
     return (
-        f"Steps take and give back tensors of up to {format_bytes(largest)}. glibc returns such "
+        f"Steps take and give back tensors of some {format_bytes(largest)}. glibc returns such "
         "blocks to the system until a larger one was freed, and profstack frees blocks of a few "
         "MiB. If the script frees none as large itself, its steps have fewer page faults here than "
         "alone, and may be faster: how many is not recorded. With MALLOC_MMAP_THRESHOLD_=33554432 "

@@ -267,7 +267,7 @@ def _place_and_gain(finding: Finding, limit: str) -> list[str]:
         if saved is not None and finding.get("run_gain_is") == "at most":
             limit = "at most "
             saved = saved if saved < run_s else None
-            takes = takes if saved else limit + takes
+            takes = limit + takes if saved is None else takes
         words.append(takes if saved is None else f"{limit}{format_seconds(saved)} of {takes}")
     return words
 

@@ -74,9 +74,10 @@ def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_
         one.engine.arming.begin(CLEAN)
         assert (events.waits, events.sees_all) == (waits, hooks.state.mode == RANGES)
     # Where the module that ends steps is gone, all calls are watched.
-    events.rule, events.finder.source = "module", 77
-    arm(CLEAN)
-    assert hooks.state.mode == DISCOVER
+    for events.rule, events._first_module in (("module", None), ("optimizer", None)):
+        events.finder.source = 77
+        arm(CLEAN)
+        assert hooks.state.mode == DISCOVER
 
 
 @cases(

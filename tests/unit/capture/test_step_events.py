@@ -73,7 +73,7 @@ class Told:
             happened(self.optimizers[which])
         elif word[0] == "!":
             gone = events._candidates[id(self.optimizers[which])] = weakref.ref(VirtualOptimizer())
-            events.followed_optimizer = gone
+            events.followed_optimizer = events.followed_optimizer if which == "B" else gone
         elif word[0] in "<>":
             happened = events.call_started if word[0] == "<" else events.call_ended
             happened(self.net.train(which == "m"), named(2 if which == "t" else 1, which == "l"))
@@ -135,6 +135,7 @@ def make(moments):
         f"{'-A ' * 6}| -A | !A {'-A ' * 5}| -A | -A",
         "optimizer(0 0 0 0 0 0 0) | step | | optimizer(0 0 0 0 0 0 0) | step",
     ),
+    ("A", "-B -B -A -B -B -A | !B -B -B -A | !B -B -A", "optimizer(0 0) step | step | step"),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
     ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),
@@ -196,6 +197,7 @@ def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):
 
 def test_who_comes_first_in_a_step_of_calls_is_seen_where_all_calls_are(make):
     told, found = make(""), []
+    assert (told.happen("f e"), told.events.others_first) == ("discovery", False)
     told.happen("1 <e 2 >e <e 2 >e <e 2 >e <e 2 >e")
     for told.events.sees_all, word in ((True, "e"), (True, "t"), (False, "e"), (True, "e")):
         told.events.begin_step()

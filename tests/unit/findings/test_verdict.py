@@ -296,13 +296,16 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
 
 @cases("seen traced_ms gain told", (0.15, 9, None, "1.50 ms, 15 %) is train.py:7."),
        (0.149, 2.0, None, "2.00 ms, 20 %) is train.py:9."), (0.149, 1.49, None, ""),
-       (0.36, 3.5, 3.7, ""), (0.33, 3.3, 2, ""),
+       (0.36, 3.5, 3.7, ""), (0.33, 9, 2, ""), (0.149, 8, None, ""),
        (0.34, 9, 3.3, "3.40 ms, 34 %) is train.py:7."))  # fmt: skip
 def test_the_models_heaviest_line_by_the_watch_or_by_the_torch_layer(seen, traced_ms, gain, told):
     columns, at = "module python_s operator_s backward_s", {"file": TRAIN, "line": 9}
-    inside = ("Net", MS, (traced_ms + 3) * MS, 4 * MS), ("(x)", 0, 9 * MS, 0)
+    beside = (0.03 if traced_ms == 8 else 0.019) * traced_ms * MS
+    inside = ("Net", MS, (traced_ms + 3) * MS, 4 * MS), ("(x)", beside, 0, 0)
     tables = {"lines": [line(9, python_s=10 * MS)], "module_lines": rows_of(columns, *inside, **at)}
-    report = report_of(parts={"roofline": ROOFLINE, "step_bar": None}, **tables)
+    slices = [{"kind": "watch" if seen > 0.149 else "clean"}]
+    parts = {"roofline": ROOFLINE, "step_bar": None, "slices": slices}
+    report = report_of(parts=parts, **tables)
     slow = {"slug": "x", "title": "known", "evidence": [], "run_s": None, "run_gain_s": None}
     slow |= OF_RUN | {"gain_s": (gain or 0) * MS, "advice": "Mend it.", "gain_reason": None}
     report["findings"] = [slow] * bool(gain)

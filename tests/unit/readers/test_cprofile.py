@@ -109,7 +109,6 @@ def test_the_cost_is_the_median_of_rounds_but_the_first(monkeypatch):
     for kind, part in (name.split("_") for name in PARTS[:4]):
         values = [float(each[f"{kind}_{part}"]) for each in kept]
         first, _, third = quantiles(values, n=4)
-        # A cost is not below zero.
         found = (cost[kind][f"{part}_s"], cost[kind][f"{part}_spread_s"])
         assert found == (max(0.0, median(values)), third - first)
     assert cost["bytecode_factor"] == median(each["bytecode_factor"] for each in kept)
