@@ -8,6 +8,9 @@ SCRIPT = """
 import multiprocessing, os, subprocess, sys, time
 import torch
 
+# Unbuffered, `print` writes a line and its end apart: another process may come between.
+say = lambda *words: os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
+
 def train(name, steps, wide=8):
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -19,7 +22,7 @@ def train(name, steps, wide=8):
         model(inputs).square().mean().backward()
         optimizer.step()
     ours = [key for key in os.environ if key.startswith(("PROFSTACK_CHILD", "PROFSTACK_PYTHON"))]
-    print(name, steps, ours, sys.argv[1:], flush=True)
+    say(name, steps, ours, sys.argv[1:])
 
 def call():
     torch.nn.Linear(2, 2)(torch.ones(1, 2))
@@ -35,21 +38,20 @@ def outlives(name):
     if not os.fork():
         while os.getppid() == parent: time.sleep(0.01)
         call()
-        print(name, flush=True)
+        say(name)
         sys.exit()
 
 if __name__ == "__main__":
     if sys.argv[1:]:
         train("subprocess", 40)
-        print("codes", *map(forked, (call, lambda: train("child", 20), lambda: outlives("orphan"))))
+        say("codes", *map(forked, (call, lambda: train("child", 20), lambda: outlives("orphan"))))
         outlives("the last")
         sys.exit(5)
     for name, steps, wide in (("spawn", 50, 8), ("fork", 60, 2048)):
-        context = multiprocessing.get_context(name)
-        process = context.Process(target=train, args=(name, steps, wide))
-        process.start()
+        kind = multiprocessing.get_context(name).Process
+        (process := kind(target=train, args=(name, steps, wide))).start()
         process.join()
-    print(subprocess.run([sys.executable, "-u", __file__, "as a program"]).returncode, flush=True)
+    say(subprocess.run([sys.executable, "-u", __file__, "as a program"]).returncode)
     sys.exit(7)
 """
 SAID = ["spawn 50 [] []", "fork 60 [] []", *(f"{each} [] ['as a program']" for each in (
@@ -69,10 +71,7 @@ def test_each_way_of_starting_a_process_gives_it_a_recording(followed, run_profs
     assert found == ([f"process-{number}" for number in (1, 2, 3, 4)] if followed else [])
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     if not followed:
-        why, said = (
-            report["step"]["reason"],
-            "in the 2 processes that it started by multiprocessing",
-        )
+        why, said = report["step"]["reason"], "in the 2 processes that it started by multiproc"
         assert (said in why, why in report["verdict"]["sentence"]) == (True, True)
         return
     reports = [json.loads((tmp_path / "out" / name / "report.json").read_text()) for name in found]
