@@ -37,6 +37,7 @@ from profstack.commands.options import (
 )
 from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
+from profstack.guard import delay_signals
 from profstack.launch import process, progress, ranks, second_run, target
 from profstack.launch.children import FOLLOWS
 from profstack.launch.other_runs import announced
@@ -275,7 +276,11 @@ class _Run:
             if self._page_thread is not None:
                 self._page_thread.join()
         try:
-            self._write_up(code, started, duration_s)
+            if self.rank is None:
+                self._write_up(code, started, duration_s)
+            else:
+                # Where one rank fails, the launcher ends the others: their pages come first.
+                delay_signals(lambda: self._write_up(code, started, duration_s))
         except Exception as error:
             # The script has ended: its exit code is passed on whatever becomes of the page.
             self.display.line(not_written(self.folder, error))
