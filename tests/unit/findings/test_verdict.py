@@ -292,6 +292,7 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     words = f"Begin at train.py:3: Mend it. {gain}"
     assert told["action"] == (words if gain else "Mend it. That saves about 3.00 ms of each step.")
     assert told["sentence"].startswith("own. " if gain else "known. ")
+    assert told["sentence"].endswith("the second about its steps.") is (bool(gain) and slug != COST)
 
 
 @cases("seen traced_ms gain told", (0.15, 9, None, "1.50 ms, 15 %) is train.py:7."),
