@@ -20,6 +20,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profstack.capture.loops import BeginAt
 from profstack.capture.slices import Targets
@@ -61,6 +62,9 @@ from profstack.storage.folder import (
     write_run,
 )
 from profstack.storage.vocabulary import launcher_warning
+
+if TYPE_CHECKING:
+    from profstack.capture.run import RunOptions
 
 HELP = "Run a PyTorch script once, unmodified, and write one page of everything measured."
 RAW = True
@@ -252,7 +256,7 @@ class _Run:
             self.options.quiet = True
         self.display = progress.Display(quiet=self.options.quiet)
         self._environment: dict[str, object] = {}
-        self._child_options: process.ChildOptions = {}
+        self._child_options: RunOptions = {}
         self._page_thread: threading.Thread | None = None
         self._page_wanted = False
 
@@ -447,7 +451,7 @@ class _Run:
         if not (layers := second_run.empty_layers(self.folder)):
             return
         again = self.folder / second_run.FOLDER
-        content: process.ChildOptions = {**self._child_options, "layers": layers}
+        content: RunOptions = {**self._child_options, "layers": layers}
         process.write_options(again, {**content, "step_by": "none", "whole": True})
         self.display.line(f"profstack: running again for {', '.join(layers)}")
         profile = ["profile"] if "cprofile" in layers else []
@@ -532,7 +536,7 @@ class NsysRun:
         return f"nsys {nsys} sees no range of nvtx {nvtx}: {words}"
 
     def execute(
-        self, folder: Path, code: int, child_options: process.ChildOptions, duration_s: float
+        self, folder: Path, code: int, child_options: RunOptions, duration_s: float
     ) -> None:
         """Run the script again and add what nsys saw to the recording in `folder`.
 
@@ -552,9 +556,7 @@ class NsysRun:
         if self.problem is not None:
             note(folder, self.problem)
 
-    def _run(
-        self, folder: Path, code: int, child_options: process.ChildOptions, duration_s: float
-    ) -> None:
+    def _run(self, folder: Path, code: int, child_options: RunOptions, duration_s: float) -> None:
         from profstack.readers.nsys.importing import import_file
 
         if code != 0:

@@ -20,37 +20,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
 from profstack.errors import UsageError
 from profstack.storage.folder import OPTIONS_FILE
 
+if TYPE_CHECKING:
+    from profstack.capture.run import RunOptions
+
 # -- what the child is told --------------------------------------------------
 
 
-class ChildOptions(TypedDict, total=False):
-    """Options of the measured process, written as JSON."""
-
-    lockstep: bool
-    step_by: str | None
-    asked_step_by: str | None
-    launched: bool
-    layers: list[str]
-    left_out: dict[str, str]
-    targets: dict[str, float]
-    max_steps: int | None
-    max_seconds: float | None
-    startup: str | None
-    sync: bool
-    memory_by: str
-    budget: float
-    source: bool
-    whole: bool
-    capture: dict[str, int]
-    begin_at: dict[str, object]
-
-
-def write_options(folder: Path, options: ChildOptions) -> None:
+def write_options(folder: Path, options: RunOptions) -> None:
     """Write the options of the measured process into its folder."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")

@@ -21,14 +21,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from profstack.capture.loops import BeginAt
-from profstack.launch.process import ChildOptions, end_session, interrupted_by_signals
+from profstack.launch.process import end_session, interrupted_by_signals
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.tool import Nsys, NsysError
 from profstack.storage.folder import DATABASE, declared_tables
 from profstack.storage.schema.recorded import RECORDED
+
+if TYPE_CHECKING:
+    from profstack.capture.run import RunOptions
 
 # Safe in containers, which lack the rights for sampling and context switches.
 _SAFE = ("--sample=none", "--cpuctxsw=none")
@@ -180,13 +183,13 @@ def _reported_begin(folder: Path) -> int:
     return min((first for first in firsts if first is not None), default=0)
 
 
-def options(child_options: ChildOptions, first: FirstRun) -> ChildOptions:
+def options(child_options: RunOptions, first: FirstRun) -> RunOptions:
     """Return the child's options for the second run: layer nvtx alone, ended after its slice."""
     targets = child_options["targets"]
     left = max(first.steps - first.begin - _FOUND_OUT, 2)
     warmup = min(_WARMUP, max(1, left // 3))
     steps = max(1, min(max(_STEPS, int(targets["slice_steps"])), left - warmup))
-    result: ChildOptions = {
+    result: RunOptions = {
         **child_options,
         "layers": ["nvtx"],
         "left_out": {},
