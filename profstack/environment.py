@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 # Variables that change speed; the page names those that were set, without their values.
 _SPEED_VARIABLES = (
     *("CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "KMP_AFFINITY"),
-    *("LD_PRELOAD", "MALLOC_ARENA_MAX"),
+    *("LD_PRELOAD", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"),
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS"),
     *("PYTORCH_CUDA_ALLOC_CONF", "TORCHDYNAMO_DISABLE"),
 )

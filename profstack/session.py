@@ -392,15 +392,9 @@ def benchmark(
     if mode not in MODES:
         raise UsageError(f"no mode {mode!r}", next_step=f"give one of {', '.join(MODES)}")
     limits = {"warmup": warmup, "repeat": repeat, "target": target_interval, "max_s": max_seconds}
-    given: dict[str, Any] = {key: each for key, each in limits.items() if each is not None}
-    for key, value in given.items():
-        if not value > 0:
-            raise UsageError(f"{key} is {value}", next_step="give a number above 0")
-    if max_seconds is not None:
-        given["max_warmup_s"] = max_seconds
     asked = BenchOptions(
         mode=mode,
-        policy=Policy(**given, collect=collect),
+        policy=_policy(limits, collect=collect),
         mistakes=mistakes,
         ablation=ablation,
         compare=list(compare),
@@ -421,21 +415,38 @@ def benchmark(
         )
     where = None if output is None else os.fspath(output)
     folder = ProgramFolder(f"bench-{subject.name}", where, force=force)
-    run = BenchRun(subject, asked, Clock())
+    return _measured(BenchRun(subject, asked, Clock()), subject, chosen, folder)
+
+
+def _policy(limits: Mapping[str, float | None], *, collect: bool) -> Policy:
+    """Return the policy with the limits that were given; raise UsageError for one below 0."""
+    given: dict[str, Any] = {key: each for key, each in limits.items() if each is not None}
+    for key, value in given.items():
+        if not value > 0:
+            raise UsageError(f"{key} is {value}", next_step="give a number above 0")
+    if "max_s" in given:
+        given["max_warmup_s"] = given["max_s"]
+    return Policy(**given, collect=collect)
+
+
+def _measured(
+    run: BenchRun, subject: Subject, layers: list[str], folder: ProgramFolder
+) -> Recording:
+    """Measure a subject, then record it with the layers; write what was measured into a folder."""
     try:
         run.check()
         run.clean()
         run.parts()
-        if chosen:
-            record_layers(subject, subject.name, chosen, output=folder.path / results.LAYERS)
+        if layers:
+            record_layers(subject, subject.name, layers, output=folder.path / results.LAYERS)
     except BaseException as error:
         if folder.is_temporary:
             folder.remove()
         else:
             # What was measured is kept where the user wanted it.
-            _write_benchmark(folder, run, chosen, f"{type(error).__name__}: {error}")
+            _write_benchmark(folder, run, layers, f"{type(error).__name__}: {error}")
         raise
-    page = _write_benchmark(folder, run, chosen, None)
+    page = _write_benchmark(folder, run, layers, None)
     if not folder.is_temporary:
         name_page(page)
     return folder.recording()

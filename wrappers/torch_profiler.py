@@ -40,7 +40,13 @@ from profstack.layer import (
 from profstack.readers.memory.owners import MemoryOwners, ObservedStep
 from profstack.readers.torchtrace import events as trace
 from profstack.readers.torchtrace.attribution import Attribution, attribute
-from profstack.readers.torchtrace.bounds import EventBound, OtherProfilers, StackBound, whole_paths
+from profstack.readers.torchtrace.bounds import (
+    EventBound,
+    OtherProfilers,
+    ScriptRanges,
+    StackBound,
+    whole_paths,
+)
 from profstack.readers.torchtrace.call_paths import path_records
 from profstack.readers.torchtrace.line_tracer import LineTracer
 from profstack.readers.torchtrace.lines import LineSlice, line_tables
@@ -123,6 +129,7 @@ class TorchProfilerWrapper(Wrapper):
         self._every_thread = False
         self._size = EventBound()
         self._bound = StackBound()
+        self._ranges: ScriptRanges | None = None
         self._owners: MemoryOwners | None = None
         self._others = OtherProfilers(self._give_way)
         torch = sys.modules.get("torch")
@@ -197,6 +204,8 @@ class TorchProfilerWrapper(Wrapper):
         _register_exit_of_children()
         with self._others.own_call():
             self._profile.__enter__()
+        self._ranges = ScriptRanges(torch)
+        self._ranges.watch()
         if self._owners is not None:
             self._owners.begun()
         if self._every_thread or context.mode in ("lines", "stacks"):
@@ -214,6 +223,8 @@ class TorchProfilerWrapper(Wrapper):
         if self._tracer is not None:
             self._tracer.stop()
         self._bound.end()
+        if self._ranges is not None:
+            self._ranges.end()
         profile, self._profile = self._profile, None
         if profile is not None:
             whole = whole_paths() if profile.with_stack else contextlib.nullcontext()

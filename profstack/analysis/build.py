@@ -243,11 +243,7 @@ def build_report(recorded: Recorded) -> schema.Report:
             *_run_warnings(recorded, clean, selections),
             *flops.disagreements(counters, recorded.module_paths),
             *nsys.nsys_warnings(recorded, tables["nsys_modules"], torch),
-            *(
-                note
-                for note in _notes(recorded)
-                if flops.limited(note["text"], record) == note["text"]
-            ),
+            *_notes(recorded, record),
             *differing,
             *_unlike(unlike),
         ],
@@ -571,8 +567,11 @@ def _unlike(why: str | None) -> list[schema.ReportWarning]:
     return [{"slug": "clean-steps-differ", "text": text}]
 
 
-def _notes(recorded: Recorded) -> list[schema.ReportWarning]:
-    """Return the notes of all layers, each once: several slices may have written the same."""
+def _notes(recorded: Recorded, record: flops.Counted | None) -> list[schema.ReportWarning]:
+    """Return the notes of all layers, each once: several slices may have written the same.
+
+    Those that the counter of record contradicts are left out.
+    """
     notes = recorded.table("notes")
     status = {row["name"]: row["status"] for row in recorded.table("layers")}
     if status.get("watch") == "recorded":
@@ -583,4 +582,5 @@ def _notes(recorded: Recorded) -> list[schema.ReportWarning]:
     done = "" if nsys.nsys_fact(recorded) is None else IMPORT_IT
     texts = ((row["slug"], row["text"].removesuffix(done)) for row in notes)
     once = dict.fromkeys((slug, home_relative(text)) for slug, text in texts)
-    return [{"slug": slug, "text": text} for slug, text in once]
+    known = ((slug, text) for slug, text in once if flops.limited(text, record) == text)
+    return [{"slug": slug, "text": text} for slug, text in known]

@@ -60,7 +60,7 @@ def optimizer_hook(
     """
     under_dynamo, compiler = compiling(torch)
     look, other, elsewhere = events.look, events.optimizer_ended, events.elsewhere
-    getframe = sys._getframe
+    getframe, stepping, leave = sys._getframe, events.stepping, events.leave
     append, count, now, thread = ends.append, len, time.perf_counter, get_ident()
 
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -70,6 +70,9 @@ def optimizer_hook(
             other(optimizer)
             return
         append(now())
+        if stepping:
+            # Its start was reported: the hooks of the next slice are on.
+            leave(optimizer)
         if not count(ends) % CHECKED:
             # As `Loops.same`, in place.
             frame: FrameType | None = getframe(1)
@@ -148,6 +151,9 @@ class Arming:
         if calls_end_steps:
             named = self.hooks.names.by_number().get(self.events.finder.source or 0)
             root = named.alive() if named is not None else None
+        elif mode == ROOT and root is None:
+            # The model of an earlier fold is gone: the next one is not known before its call.
+            mode = DISCOVER
         self.hooks.set_mode(mode, root, backward=self.events.rule == "backward")
         if calls_end_steps and mode == ROOT and self.hooks.root_class is None:
             self.hooks.set_mode(DISCOVER)

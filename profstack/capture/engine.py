@@ -145,19 +145,29 @@ class Engine:
             return self.observers.take([rule.first_start, *rule.past_ends], self.names.by_number())
 
     def adopt(self, rule: StepRule, now: float) -> None:
-        """Begin a new plan with the rule that was found; `now` is the time of the event."""
+        """Begin a new plan with the rule that was found; `now` is the time of the event.
+
+        Another optimizer whose steps are made where the one before made its own goes on with the
+        plan of that.
+        """
         discovered = self.end_discovery(rule)
+        planned, queue = self.planned, self.queue
+        goes_on = self.events.rule == rule.name == "optimizer"
         self.end_slice(complete=False)
-        queue = self.queue
+        if goes_on and planned is not None:
+            queue.interrupted(planned)
+        self._budget.waiting = None
         stopped_here = queue.ended[1] == self.log.total
         self.observers.take_startup(self.tools)
         self.tools.clear()
-        self._follow(rule, discovered, sys._getframe(1))
+        resumed = self._follow(rule, discovered, sys._getframe(1), goes_on=goes_on)
         if stopped_here:
             # The past steps were counted after the stop: the boundary is the same all the same.
             queue.ended = (queue.ended[0], self.log.total)
         if self._is_held():
             self.begin_slice(watch(0))
+        elif resumed:
+            self.begin_slice(settle(queue.targets, queue.finished_round))
         elif rule.past_ends and rule.past_ends[-1] == now:
             self.next_slice()
         else:
@@ -165,19 +175,31 @@ class Engine:
         self._check_limits()
 
     def _follow(
-        self, rule: StepRule, discovered: Mapping[str, SliceData], frame: FrameType | None = None
-    ) -> None:
-        """Write the steps that are over, and let the rule end the next ones, made at `frame`."""
+        self,
+        rule: StepRule,
+        discovered: Mapping[str, SliceData],
+        frame: FrameType | None = None,
+        *,
+        goes_on: bool = False,
+    ) -> bool:
+        """Write the steps that are over, and let the rule end the next ones, made at `frame`.
+
+        Returns whether they are of a loop that has a plan already.
+        """
         trains = self.events.backward_seen or rule.name == "optimizer"
         phase = "train" if trains else "eval" if self.events.evaluating else "other"
         self.events.follow(rule)
-        loop = self._loop = self.loops.begin(
-            frame, self._state(), self.log.total + len(rule.past_ends)
-        )
-        self.log.begin_plan(rule.name, phase, loop.facts() if frame is not None else None)
-        loop.plan = self.log.plan
+        total = self.log.total + len(rule.past_ends)
+        loop = self._loop = self.loops.begin(frame, self._state(), total, goes_on=goes_on)
+        resumed = bool(loop.plan)
+        if resumed:
+            self.log.resume_plan(loop.plan)
+        else:
+            self.log.begin_plan(rule.name, phase, loop.facts() if frame is not None else None)
+            loop.plan = self.log.plan
+            append_event(self.folder, {"event": "rule", "rule": rule.name, "phase": phase})
         self.log.startup(rule, discovered)
-        append_event(self.folder, {"event": "rule", "rule": rule.name, "phase": phase})
+        return resumed
 
     def boundary(self) -> None:
         """End a step; the hot path of a clean slice."""

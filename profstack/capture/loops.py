@@ -165,6 +165,8 @@ class Loops:
         self._pending: list[Key] = []
         # Steps that begin at calls end where the next one begins: the key of the step in progress.
         self._begun: Key | None = None
+        # The step at which the latest rule began a loop.
+        self._begun_at = 0
         if self.begin_at.region is not None:
             user_regions.remember(self.begin_at.region)
 
@@ -194,10 +196,21 @@ class Loops:
             frame = frame.f_back
         return frame is None and state == self.state and bool(self.stack)
 
-    def begin(self, frame: FrameType | None, state: int, total: int) -> Loop:
-        """Begin with the loop of the first rule, or of another one: all others are forgotten."""
-        self._loops.clear()
+    def begin(
+        self, frame: FrameType | None, state: int, total: int, *, goes_on: bool = False
+    ) -> Loop:
+        """Begin with the loop of a rule that was found; all others are forgotten.
+
+        `goes_on` says that the rule is the one before, which follows another object: they stay, and
+        it may be one of them.
+        """
+        if not goes_on:
+            self._loops.clear()
+        self._pending.clear()
         key = self._begun = self._key(frame, state)
+        if (known := self._back_to(key, total)) is not None:
+            return known
+        self._begun_at = total
         return self._enter(key, total)
 
     def take(
@@ -221,11 +234,8 @@ class Loops:
             return None
         # It is asked again at the next step.
         self.stack.clear()
-        for loop in self._loops:
-            if key in loop.keys:
-                self._pending.clear()
-                self.current = loop
-                return loop
+        if (known := self._back_to(key, total)) is not None:
+            return known
         self._pending.append(key)
         latest = self._pending[-NEW_LOOP:]
         if self._pending.count(key) >= NEW_LOOP and len(set(latest)) == 1:
@@ -240,6 +250,18 @@ class Loops:
         self.current = Loop(waiting.site, waiting.state, waiting.keys)
         self._loops[:] = [self.current]
         return self.current
+
+    def _back_to(self, key: Key, total: int) -> Loop | None:
+        """Go on with the loop that a step belongs to, if it is known."""
+        found = next((loop for loop in self._loops if key in loop.keys), None)
+        if found is not None:
+            self._pending.clear()
+            if found is not self.current and total - self._begun_at < NEW_LOOP:
+                # Another object made so few steps in between: its place is a part of the loop.
+                found.keys.update(self.current.keys)
+                self._loops = [loop for loop in self._loops if loop is not self.current]
+            self.current = found
+        return found
 
     def _enter(self, key: Key, total: int) -> Loop:
         first = self.begin_at.step

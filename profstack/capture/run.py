@@ -77,6 +77,8 @@ class RunOptions(TypedDict, total=False):
     step_by: str | None
     max_steps: int | None
     max_seconds: float | None
+    startup: str | None
+    budget: float
     lockstep: bool
     followed: bool
     # Whether the script itself is a rank of a launch, and the rule that the user asked for.
@@ -214,7 +216,7 @@ def start_engine(
         wait_for_page=not options["lockstep"] and not options.get("followed"),
         origin=origin,
         # Ranks keep in step by counts of steps, and not by time.
-        budget=None if options["lockstep"] else cast("float | None", options.get("budget")),
+        budget=None if options["lockstep"] else options.get("budget"),
         begin_at=BeginAt(**(options.get("begin_at") or {})),
     )
     for slug, text in profstack_layer.nsys_notes():

@@ -50,6 +50,8 @@ class StepEvents:
         self._first_training: float | None = None
         self._backward_at = 0.0
         self._inner: set[int] = set()
+        # Optimizers whose step is being taken, the outermost first.
+        self.stepping: list[int] = []
         # All steps up to when the finder was last given the steps of the optimizer it follows.
         self._steps_reported = 0
         self._generating = False
@@ -84,8 +86,7 @@ class StepEvents:
         self.followed_optimizer: weakref.ref[Any] | None = None
         # Optimizers that have stepped, one of which may be followed, by their address.
         self._candidates: dict[int, weakref.ref[Any]] = {}
-        # Optimizers whose step is being taken, the outermost first.
-        self._stepping: list[int] = []
+        self.stepping.clear()
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -106,9 +107,10 @@ class StepEvents:
         global evaluates
         evaluates = False
         self.thread = get_ident()
-        if self.rule is not None:
-            self._trained.clear()
         by_optimizer = rule.name == "optimizer"
+        # A new optimizer of the same model goes on with what was seen of it.
+        if self.rule is not None and not (by_optimizer and self.rule == "optimizer"):
+            self._trained.clear()
         self._trains = by_optimizer or self.backward_seen
         self.rule = rule.name
         self.follows_calls = rule.name == "module"
@@ -147,7 +149,7 @@ class StepEvents:
                 self.guarded(self._engine.begin_discovery)
         if module is not None:
             self._begins = id(module)
-            if self._first_module is None:
+            if self.first_module() is None:
                 with suppress(TypeError):
                     self._first_module = weakref.ref(module)
             # A mask grows with what a cache holds, and is no input.
@@ -161,7 +163,7 @@ class StepEvents:
         if self.done or named.is_loss or self._foreign():
             return
         if self.sees_all and id(module) == self._begins:
-            self.others_first = named.module_id != self.finder.source
+            self.others_first = self.finder.source not in (None, named.module_id)
             self._begins = 0
         if self._generating and id(module) == self._generates:
             self._generate_calls += 1
@@ -214,7 +216,7 @@ class StepEvents:
 
     def backward_ended(self) -> None:
         """Take the return of a backward pass; one inside `Optimizer.step` is part of that."""
-        if self.done or self._foreign() or self._stepping:
+        if self.done or self._foreign() or self.stepping:
             return
         if self.rule == "backward":
             self.guarded(self._engine.boundary)
@@ -224,22 +226,20 @@ class StepEvents:
     def optimizer_started(self, optimizer: Any) -> None:
         """Take the start of an `Optimizer.step`."""
         if not self._foreign():
-            self._leave(optimizer)
-            self._stepping.append(id(optimizer))
+            self.leave(optimizer)
+            self.stepping.append(id(optimizer))
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """Take the return of an `Optimizer.step`; the hot path of most runs."""
         if self.done:
             return
         if id(optimizer) == self._optimizer and get_ident() == self.thread:
-            if self._stepping:
-                self._leave(optimizer)
-                if self._stepping:
+            if self.stepping:
+                self.leave(optimizer)
+                if self.stepping:
                     return
             followed = self.followed_optimizer
             if followed is not None and followed() is not optimizer:
-                # Another one lies where the old one lay.
-                self.finder.forget_optimizers()
                 self.guarded(self._optimizer_ended, optimizer)
                 return
             try:
@@ -248,9 +248,9 @@ class StepEvents:
                 if self._is_for_script(error):
                     raise
         elif not self._foreign():
-            self._leave(optimizer)
+            self.leave(optimizer)
             # One inside another is part of its step. Starts are not reported in every slice.
-            if self._stepping:
+            if self.stepping:
                 self._inner.add(id(optimizer))
             elif id(optimizer) not in self._inner:
                 self.guarded(self._optimizer_ended, optimizer)
@@ -276,11 +276,11 @@ class StepEvents:
         self.backward_seen = False
         return "train" if trains else "eval" if self.evaluating else "other"
 
-    def _leave(self, optimizer: Any) -> None:
+    def leave(self, optimizer: Any) -> None:
         """Forget that the optimizer is stepping, also one whose step an exception ended."""
         key = id(optimizer)
-        if key in self._stepping:
-            del self._stepping[self._stepping.index(key) :]
+        if key in self.stepping:
+            del self.stepping[self.stepping.index(key) :]
 
     def generate_started(self, model: Any) -> None:
         """Take the start of an outermost `generate`: the calls inside are no steps."""
@@ -339,14 +339,23 @@ class StepEvents:
         return self.finder.conclude(self._began(_perf_counter()))
 
     def _optimizer_ended(self, optimizer: Any) -> None:
-        self._candidates[id(optimizer)] = weakref.ref(optimizer)
-        now = _perf_counter()
+        key, now = id(optimizer), _perf_counter()
+        known = self._candidates.get(key)
+        if known is not None and known() is not optimizer and self._follows_none():
+            # Another one lies where the old one lay. Where the followed one lives it is one of its
+            # cycle, made anew in each: meta-learning's inner optimizers.
+            self.finder.forget(key)
+        self._candidates[key] = weakref.ref(optimizer)
         if self.rule == "optimizer":
             self.finder.cycles_ended(self._engine.log.total - self._steps_reported)
         try:
-            self._adopt(self.finder.optimizer_step(id(optimizer), now, self._began(now)), now)
+            self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
         finally:
             self._steps_reported = self._engine.log.total
+
+    def _follows_none(self) -> bool:
+        """Return whether no optimizer that lives is followed."""
+        return self.followed_optimizer is None or self.followed_optimizer() is None
 
     def _ended(self, rule: str) -> None:
         if self.rule == rule:

@@ -85,6 +85,12 @@ class OptimizerCycle:
         self._since[key] = self._since.get(key, 0) + 1
         return self._later_decision(key)
 
+    def forget(self, key: int) -> None:
+        """Forget an optimizer that ends no cycle."""
+        for known in (self._counts, self._since, self._seen_at):
+            known.pop(key, None)
+        self._members.discard(key)
+
     def ended(self, times: int) -> None:
         """Note several steps of the optimizer that ends the cycle."""
         if self.last is not None and times:
@@ -106,13 +112,13 @@ class OptimizerCycle:
             return True
         else:
             silent = since > 1
-        if silent:
-            # The one that ended the cycle no longer steps: others have taken over, in their order.
-            took_over = {other: count for other, count in self._since.items() if count >= since - 1}
-            self._members = set(took_over)
-            last = list(took_over)[-1]
-            self._begin(last, took_over[last], took_over)
-        return silent
+        # The one that ended the cycle no longer steps: others have taken over, in their order.
+        took_over = {other: count for other, count in self._since.items() if count >= since - 1}
+        if not silent or key != list(took_over)[-1]:
+            return False
+        self._members = set(took_over)
+        self._begin(key, since, took_over)
+        return True
 
     def _begin(self, last: int, ends: int, counts: dict[int, int]) -> None:
         self.last = last
@@ -171,10 +177,12 @@ class StepFinder:
         self._optimizers.clear()
         return self._found("optimizer", last, first, past)
 
-    def forget_optimizers(self) -> None:
-        """Forget all optimizers: they are known by address, and one address is used again."""
-        self._cycle = OptimizerCycle()
-        self._optimizers.clear()
+    def forget(self, key: int) -> None:
+        """Forget an optimizer: they are known by address, and one address is used again."""
+        if key == self._cycle.last:
+            self._cycle = OptimizerCycle()
+        self._cycle.forget(key)
+        self._optimizers = [each for each in self._optimizers if each[0] != key]
 
     def conclude(self, first: float) -> StepRule | None:
         """Return the most likely rule of a script that has ended before one was found."""

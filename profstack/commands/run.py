@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import signal
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
 from profstack.capture.loops import BeginAt
 from profstack.capture.slices import Targets
@@ -39,6 +38,7 @@ from profstack.commands.options import (
 )
 from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
+from profstack.guard import delay_signals
 from profstack.launch import process, progress, ranks, second_run, target
 from profstack.launch.children import FOLLOWS
 from profstack.launch.other_runs import announced
@@ -49,7 +49,6 @@ from profstack.readers import nvtx as readers_nvtx
 from profstack.readers.nsys import tool
 from profstack.storage.folder import (
     DATABASE,
-    OPTIONS_FILE,
     PAGE_MARKER,
     Writer,
     create_folder,
@@ -63,6 +62,9 @@ from profstack.storage.folder import (
     write_run,
 )
 from profstack.storage.vocabulary import launcher_warning
+
+if TYPE_CHECKING:
+    from profstack.capture.run import RunOptions
 
 HELP = "Run a PyTorch script once, unmodified, and write one page of everything measured."
 RAW = True
@@ -92,28 +94,6 @@ _MEANINGS = {
     "settle_s": "time that passes unmeasured after each switch, in seconds",
     "max_settle_steps": "most steps that pass unmeasured after a switch",
 }
-
-
-class ChildOptions(TypedDict, total=False):
-    """Options of the measured process, written as JSON."""
-
-    lockstep: bool
-    step_by: str | None
-    asked_step_by: str | None
-    launched: bool
-    layers: list[str]
-    left_out: dict[str, str]
-    targets: dict[str, float]
-    max_steps: int | None
-    max_seconds: float | None
-    startup: str | None
-    sync: bool
-    memory_by: str
-    budget: float
-    source: bool
-    whole: bool
-    capture: dict[str, int]
-    begin_at: dict[str, object]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -276,7 +256,7 @@ class _Run:
             self.options.quiet = True
         self.display = progress.Display(quiet=self.options.quiet)
         self._environment: dict[str, object] = {}
-        self._child_options: ChildOptions = {}
+        self._child_options: RunOptions = {}
         self._page_thread: threading.Thread | None = None
         self._page_wanted = False
 
@@ -300,7 +280,11 @@ class _Run:
             if self._page_thread is not None:
                 self._page_thread.join()
         try:
-            self._write_up(code, started, duration_s)
+            if self.rank is None:
+                self._write_up(code, started, duration_s)
+            else:
+                # Where one rank fails, the launcher ends the others: their pages come first.
+                delay_signals(lambda: self._write_up(code, started, duration_s))
         except Exception as error:
             # The script has ended: its exit code is passed on whatever becomes of the page.
             self.display.line(not_written(self.folder, error))
@@ -350,7 +334,7 @@ class _Run:
         }
         if options.begin_at is not None:
             self._child_options["begin_at"] = asdict(options.begin_at)
-        _write_child_options(self.folder, self._child_options)
+        process.write_options(self.folder, self._child_options)
         # Before the run, whose load the facts must not contain.
         where = self.target.arguments[0] if self.target.kind == "script" else "."
         self._environment = environment_facts(os.path.dirname(os.path.abspath(where)))
@@ -467,8 +451,8 @@ class _Run:
         if not (layers := second_run.empty_layers(self.folder)):
             return
         again = self.folder / second_run.FOLDER
-        content: ChildOptions = {**self._child_options, "layers": layers}
-        _write_child_options(again, {**content, "step_by": "none", "whole": True})
+        content: RunOptions = {**self._child_options, "layers": layers}
+        process.write_options(again, {**content, "step_by": "none", "whole": True})
         self.display.line(f"profstack: running again for {', '.join(layers)}")
         profile = ["profile"] if "cprofile" in layers else []
         with self.display.beside_script():
@@ -479,21 +463,11 @@ class _Run:
             self.display.line(f"profstack: the second run ended with {end}")
 
 
-def _write_child_options(folder: Path, options: ChildOptions) -> None:
-    """Write the options of the measured process into its folder."""
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
-
-
 # The second run, under Nsight Systems -----------------------------------------------------------
 
 # With --nsys the user agrees to a second run. It ends after its steps and adds what nsys saw to the
 # recording; an error in it changes nothing in what the first run recorded.
 
-# Steps before the capture and in it, where the script has so many.
-_WARMUP, _STEPS = 10, 10
-# Steps that the engine needs to find out how steps end.
-_FOUND_OUT = 2
 # Under nsys everything is slower; a script without steps runs to its end.
 _SLOWER, _AT_LEAST_S = 3, 60
 
@@ -562,7 +536,7 @@ class NsysRun:
         return f"nsys {nsys} sees no range of nvtx {nvtx}: {words}"
 
     def execute(
-        self, folder: Path, code: int, child_options: ChildOptions, duration_s: float
+        self, folder: Path, code: int, child_options: RunOptions, duration_s: float
     ) -> None:
         """Run the script again and add what nsys saw to the recording in `folder`.
 
@@ -582,7 +556,7 @@ class NsysRun:
         if self.problem is not None:
             note(folder, self.problem)
 
-    def _run(self, folder: Path, code: int, child_options: ChildOptions, duration_s: float) -> None:
+    def _run(self, folder: Path, code: int, child_options: RunOptions, duration_s: float) -> None:
         from profstack.readers.nsys.importing import import_file
 
         if code != 0:
@@ -590,7 +564,7 @@ class NsysRun:
             self.problem = f"no run under Nsight Systems: the script ended with {how}"
             return
         assert self.nsys is not None
-        first = FirstRun.read(folder)
+        first = second_run.FirstRun.read(folder)
         if (blind := self._blind()) is not None and not first.on_device:
             # Without a device to trace there is nothing but ranges.
             self.problem = f"no run under Nsight Systems, which has nothing to see: {blind}"
@@ -599,7 +573,7 @@ class NsysRun:
         self._tell(f"profstack: running again under Nsight Systems {self.nsys.version}")
         with tempfile.TemporaryDirectory(prefix="profstack-nsys-") as name:
             again = Path(name) / "again"
-            _write_child_options(again, second_options(child_options, first))
+            process.write_options(again, second_run.options(child_options, first))
             command = [sys.executable, *process.interpreter_flags(), *self.target.arguments]
             environment, on_device = process.child_environment(again, []), first.on_device
             captured = second_run.capture(
@@ -622,7 +596,7 @@ class NsysRun:
         self,
         folder: Path,
         captured: second_run.NsysRun,
-        first: FirstRun,
+        first: second_run.FirstRun,
         limit_s: int,
         fact: Mapping[str, object],
     ) -> None:
@@ -643,68 +617,6 @@ class NsysRun:
             text = f"the run under Nsight Systems {problem}"
             self._tell(f"profstack: {text}")
             note(folder, text)
-
-
-@dataclass(frozen=True)
-class FirstRun:
-    """Facts of the first run that the second one needs: its steps, and what they use."""
-
-    steps: int
-    on_device: bool
-    has_ranges: bool
-    nvtx_reason: str
-    # The first step of the loop that the report is of.
-    begin: int = 0
-
-    @classmethod
-    def read(cls, folder: Path) -> FirstRun:
-        """Read the facts of the first run from its recording."""
-        with closing(sqlite3.connect(folder / DATABASE, timeout=60)) as database:
-            last = dict(database.execute("SELECT plan, max(step) FROM steps GROUP BY plan"))
-            facts = dict(database.execute("SELECT key, value FROM facts"))
-            rows = database.execute("SELECT status, reason FROM layers WHERE name = 'nvtx'")
-            status, reason = next(iter(rows), ("skipped", None))
-        environment = json.loads(facts.get("environment", "{}"))
-        # A script measured as a whole has one row, which is no step of it.
-        rules = {plan: json.loads(facts.get(f"plan_{plan}", "{}")).get("rule") for plan in last}
-        steps = max((last[plan] + 1 for plan in last if rules[plan] != "whole"), default=0)
-        has_ranges = status in ("recorded", "emitted")
-        on_device = environment.get("device") == "cuda"
-        return cls(steps, on_device, has_ranges, reason or "", _reported_begin(folder))
-
-
-def _reported_begin(folder: Path) -> int:
-    """Return the first step of the loop that the first run's page is of."""
-    try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        plans = {row["plan"] for row in report["step"]["loops"] if row["reported"]}
-        firsts = [row["first_step"] for row in report["slices"] if row["plan"] in plans]
-    except (OSError, ValueError, KeyError):
-        return 0
-    return min((first for first in firsts if first is not None), default=0)
-
-
-def second_options(child_options: ChildOptions, first: FirstRun) -> ChildOptions:
-    """Return the child's options for the second run: layer nvtx alone, ended after its slice."""
-    targets = child_options["targets"]
-    left = max(first.steps - first.begin - _FOUND_OUT, 2)
-    warmup = min(_WARMUP, max(1, left // 3))
-    steps = max(1, min(max(_STEPS, int(targets["slice_steps"])), left - warmup))
-    options: ChildOptions = {
-        **child_options,
-        "layers": ["nvtx"],
-        "left_out": {},
-        "capture": {"warmup": warmup, "steps": steps},
-        "startup": None,
-        "whole": False,
-        "sync": False,
-        # No page is written of it, so the child must not wait for one.
-        "lockstep": True,
-    }
-    if first.begin and "begin_at" not in child_options:
-        # Another loop may come first.
-        options["begin_at"] = asdict(BeginAt(str(first.begin), step=first.begin))
-    return options
 
 
 def note(folder: Path, text: str) -> None:

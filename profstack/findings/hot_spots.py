@@ -216,13 +216,12 @@ def _finding(
             "step_share": share,
             **({"inside": part} if part is not None else {}),
             "limits_agree": own.agreed,
-            "calibrated_s": row["calibrated_s"],
             "link": reading.to_function(key),
         }
     ]
     if line is not None:
         heaviest: Evidence = {"heaviest_line": line["line"], "text": line["source"]}
-        evidence.append({**heaviest, "python_s": line["python_s"], "link": reading.to_source(line)})
+        evidence.append({**heaviest, "link": reading.to_source(line)})
     # Those with most calls first; what ran all along is no row of cProfile's.
     edges = ((caller, edge) for caller, called in graph.callees.items() for edge in called)
     callers = [(caller, call) for caller, (callee, call) in edges if callee == key]

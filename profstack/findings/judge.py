@@ -55,7 +55,10 @@ def add_findings(report: Report, recorded: Recorded) -> None:
             _warn(report, "findings are missing", error)
     step_s = reading.clean_step_s(report)
     report["findings"] = [reading.bounded(each, step_s) for each in report["findings"]]
-    report["findings"] = in_order(report)
+    try:
+        report["findings"] = in_order(report)
+    except Exception as error:
+        _warn(report, "findings are in no order", error)
     try:
         link_overlaps(report["findings"], read)
     except Exception as error:

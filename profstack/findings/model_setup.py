@@ -487,9 +487,11 @@ _ELSEWHERE = (ACCUMULATION, "(loss)")
 _ZEROES = re.compile(r"^[^#]*(?:\bzero_grad\(|\.zero_\(|_foreach_zero_\()")
 
 
-@reading.family
-def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
-    """Yield the finding where zeroing and adding cost enough."""
+def _zeroed_and_added(report: Report) -> tuple[float, float, float]:
+    """Return gradients that a step zeroes and adds to, and its shares that zero and that add.
+
+    All are 0 where these are not most of the parameters that get gradients.
+    """
     traced_s, on_device = reading.traced_step_s(report), reading.on_accelerator(report)
     rows = report["tables"]["operators"]
     accumulating = [row for row in rows if row["module"] == ACCUMULATION]
@@ -508,14 +510,22 @@ def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Ite
     }
     count = sum(counted.values())
     if not traced_s or count < LEAST_PARAMETERS * parameters:
-        return
+        return 0.0, 0.0, 0.0
     some = [shape for shape, calls in counted.items() if calls]
     zero_share, add_share = (
         sum(works[shape][1] * (counted[shape] / works[shape][0]) for shape in some) / traced_s
         for works in (zeroed, added)
     )
+    return count, zero_share, add_share
+
+
+@reading.family
+def zero_grad_to_zeros(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where zeroing and adding cost enough."""
+    count, zero_share, add_share = _zeroed_and_added(report)
     if zero_share + add_share < rules.ZERO_GRAD_TO_ZEROS.threshold:
         return
+    on_device = reading.on_accelerator(report)
     is_disturbed = reading.calibrated(report, 1.0) is None
     reason = reading.why_uncalibrated(report) if is_disturbed else None
     if not is_disturbed and on_device and not reading.is_device_bound(report):

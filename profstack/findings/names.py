@@ -159,7 +159,9 @@ def made_at(report: Report, kind: str, text: str = "") -> Place | None:
                 # An assignment comes before the call in it.
                 made.setdefault((row["file"], call.lineno), _last_name(targets[0]))
     named = [at for at, name in made.items() if name and re.search(rf"\b{name}\b", text)]
-    found = list(made) if len(made) == 1 else named
+    # A model may have others, which a library makes: one that has another name is not meant.
+    is_only = len(made) == 1 and not (text and any(made.values()))
+    found = list(made) if is_only else named
     return {"file": found[0][0], "line": found[0][1]} if len(found) == 1 else None
 
 

@@ -175,16 +175,19 @@ def _of_step(found: Finding, step_s: float, steps_s: float) -> Lever | None:
 
 
 def _of_run(found: Finding, run_s: float) -> Lever | None:
-    """Return what a finding gains of the run, or half of what it takes at a known place."""
+    """Return what a finding gains of the run, or half of its bound or time at a known place."""
     gain_s, takes_s = found["run_gain_s"], found["run_s"]
-    if gain_s is not None:
+    if gain_s is not None and found.get("run_gain_is") != "at most":
         words = f"That saves about {format_seconds(gain_s)} of the run."
         return Lever(found, words, gain_s / run_s if run_s else 0.0, True, gain_s)
     if takes_s is None or found["file"] is None:
         return None
     time = format_seconds(takes_s)
-    words = "" if time in found["advice"] else f"It is about {time} of the run."
-    return Lever(found, words, takes_s / run_s if run_s else 0.0, True, _HALF * takes_s)
+    words = "" if f" {time}" in found["advice"] else f"It is about {time} of the run."
+    if gain_s is not None and gain_s < takes_s:
+        words = f"{words} At most {format_seconds(gain_s)} of it can go.".lstrip()
+    weight_s = _HALF * (takes_s if gain_s is None else gain_s)
+    return Lever(found, words, takes_s / run_s if run_s else 0.0, True, weight_s)
 
 
 def _without_gain(report: Report) -> Finding | None:

@@ -49,6 +49,7 @@ def finding(
     rest: str | None = None,
     run_s: float | None = None,
     run_gain_s: float | None = None,
+    run_gain_is: Literal["estimated", "at most"] = "estimated",
     place: Place | None = None,
     module: str | None = None,
 ) -> Finding:
@@ -68,6 +69,7 @@ def finding(
         "gain_reason": gain_reason if gain_s is None else rest,
         "run_s": run_s,
         "run_gain_s": run_gain_s,
+        "run_gain_is": None if run_gain_s is None else run_gain_is,
         "file": place["file"] if place else None,
         "line": place["line"] if place else None,
         "module": module,

@@ -293,6 +293,7 @@ _RARER = (
     "what a tenth as often saves: nine tenths of it, or all but the longest tenth of the times "
     "that it was seen (one at least) where that is less; null where it was seen once"
 )
+_AT_MOST = "all of it, at most (`run_gain_is`)"
 # From so many seconds on a part of the run is worth a finding.
 EVALUATION_S = SAVING_S = WORKERS_S = 1.0
 OTHER_S = 0.5
@@ -336,7 +337,7 @@ RUN_CODE_COST = FindingRule(
     "By the watch's samples, one of the user's functions, or one line of the loop, takes at least "
     f"10 % of the run and {OTHER_S:g} s outside the steps, their preparation, evaluation, saving "
     "and logging; or in single steps, at least five times as long as the usual ones.",
-    _OF_THE_RUN.format("null: what of it can go is not known"),
+    _OF_THE_RUN.format(_AT_MOST),
     threshold=0.1,
 )
 IMPORT_COST = FindingRule(
@@ -345,7 +346,7 @@ IMPORT_COST = FindingRule(
     "Importing one package, torch left out, takes at least a tenth of the run and "
     f"{IMPORT_S:g} s by the watch's samples, and the rest of the run, of which there are at least "
     f"{IMPORT_SAMPLES} samples, spends less than {IMPORT_USED:.0%} as long in it.",
-    _OF_THE_RUN.format("null: a part of it may be used"),
+    _OF_THE_RUN.format(_AT_MOST),
     threshold=0.1,
 )
 SLOW_START = FindingRule(
@@ -353,14 +354,14 @@ SLOW_START = FindingRule(
     "The start takes a good part of the run",
     f"Imports take at least a fifth of the run and {IMPORTS_S:g} s, or what the script sets up "
     f"before its first step takes at least a fifth and {SETUP_S:g} s.",
-    _OF_THE_RUN.format("null: what of it can go is not known"),
+    _OF_THE_RUN.format(f"{_AT_MOST}, less what the watch saw of importing torch"),
     threshold=0.2,
 )
 COMPILATION_COST = FindingRule(
     "compilation-cost",
     "Compiling takes a good part of the run",
     f"torch.compile takes at least a fifth of the run, and {COMPILATION_S:g} s.",
-    _OF_THE_RUN.format("null: what its cache saves is not known"),
+    _OF_THE_RUN.format("what torch.compile takes of it, at most (`run_gain_is`)"),
     threshold=0.2,
 )
 SLOW_SHUTDOWN = FindingRule(
@@ -368,7 +369,7 @@ SLOW_SHUTDOWN = FindingRule(
     "The process takes long to end",
     "From the script's last line to the end of the process goes at least a tenth of the run, and "
     f"{SHUTDOWN_S:g} s.",
-    _OF_THE_RUN.format("null: nothing watches the end of a process"),
+    _OF_THE_RUN.format(f"{_AT_MOST}: nothing watches the end of a process"),
     threshold=0.1,
 )
 

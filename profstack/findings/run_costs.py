@@ -25,7 +25,7 @@ _NO_STEP = "it is time of the whole run, not of a step"
 class _Cost:
     """A part of the run that is worth a finding from `least_s` seconds on.
 
-    `is_rarer` is whether the advice is to do it a tenth as often; else what it saves is not known.
+    `is_rarer` is whether the advice is to do it a tenth as often; else it saves at most all of it.
     """
 
     part: RunPartName
@@ -105,7 +105,15 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
             continue
         if cost.part == "logging and callbacks" and _is_said(report, row):
             continue
-        yield _finding(cost, row)
+        saved_s = _done_rarer_s(row) if cost.is_rarer else row["wall_s"]
+        if cost.rule is rules.COMPILATION_COST:
+            saved_s = min(compiled_s, row["wall_s"])
+        if cost.part == "start-up and imports" and report["watch"]:
+            saved_s = max(row["wall_s"] - _Imports(recorded).torch_s, 0.0)
+            if saved_s < rules.IMPORT_S:
+                # What is left is the import of torch.
+                continue
+        yield _finding(cost, row, saved_s)
 
 
 def _is_said(report: Report, row: RunPart) -> bool:
@@ -129,7 +137,7 @@ def _done_rarer_s(row: RunPart) -> float | None:
     return min(_SAVED * row["wall_s"], row["wall_s"] - (row["longest_s"] or 0.0))
 
 
-def _finding(cost: _Cost, row: RunPart) -> Finding:
+def _finding(cost: _Cost, row: RunPart, saved_s: float | None) -> Finding:
     place: Place | None = None
     if row["file"] is not None and row["line"] is not None:
         place = {"file": row["file"], "line": row["line"]}
@@ -142,7 +150,8 @@ def _finding(cost: _Cost, row: RunPart) -> Finding:
         severity=reading.severity_of(share, 1.0),
         gain_reason=f"{_NO_STEP}: {format_seconds(row['wall_s'])}, {words} of the run",
         run_s=row["wall_s"],
-        run_gain_s=_done_rarer_s(row) if cost.is_rarer else None,
+        run_gain_s=saved_s,
+        run_gain_is="estimated" if cost.is_rarer else "at most",
         place=place,
         layers=["watch"] if row["by"] == "samples" else [],
         evidence=[
@@ -192,6 +201,33 @@ def _own_code(report: Report) -> Iterator[Finding]:
         )
 
 
+class _Imports:
+    """What the watch saw of imports, by package; importing torch at the start took `torch_s`."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        seen = watched(recorded)
+        self.torch_s = 0.0
+        # Seconds of each package, and the lines of the script that import it.
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.places: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+        # Seconds of what is no import, by the packages that are at work.
+        self.used: dict[str | None, float] = defaultdict(float)
+        self.later = 0
+        for each in seen.samples:
+            stack, weight_s = seen.stacks.get(each.stack, ()), each.weight * WATCH_INTERVAL_S
+            own = seen.own(stack)
+            modules = _imported(own, stack)
+            if not modules:
+                self.later += each.phase != STARTUP
+                for name in {_package(frame) for frame in stack}:
+                    self.used[name] += weight_s
+            elif "torch" in modules:
+                self.torch_s += weight_s * (each.phase == STARTUP)
+            elif modules[0] is not None:
+                self.seconds[modules[0]] += weight_s
+                self.places[modules[0]][home_relative(own[-1].file), own[-1].line] += 1
+
+
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)[/\\]")
 
 
@@ -205,32 +241,14 @@ def _unused_imports(recorded: Recorded, report: Report) -> Iterator[Finding]:
     if not report["watch"] or report["processes"]["workers"]:
         # What workers do is not seen.
         return
-    seen, rule, own_s = watched(recorded), rules.IMPORT_COST, _own_s(report)
-    seconds: dict[str, float] = defaultdict(float)
-    places: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
-    used: dict[str | None, float] = defaultdict(float)
-    later = 0
-    for each in seen.samples:
-        stack = seen.stacks.get(each.stack, ())
-        own = seen.own(stack)
-        modules = _imported(own, stack)
-        if not modules:
-            later += each.phase != STARTUP
-            for name in {_package(frame) for frame in stack}:
-                used[name] += each.weight * WATCH_INTERVAL_S
-            continue
-        package, frame = modules[0], own[-1]
-        if package is None or "torch" in modules:
-            continue
-        seconds[package] += each.weight * WATCH_INTERVAL_S
-        places[package][home_relative(frame.file), frame.line] += 1
-    for package, wall_s in seconds.items():
-        share = wall_s / own_s
+    seen, rule, own_s = _Imports(recorded), rules.IMPORT_COST, _own_s(report)
+    for package, wall_s in seen.seconds.items():
+        share, used_s = wall_s / own_s, seen.used[package]
         if share < rule.threshold or wall_s < rules.IMPORT_S:
             continue
-        if used[package] > rules.IMPORT_USED * wall_s or later < rules.IMPORT_SAMPLES:
+        if used_s > rules.IMPORT_USED * wall_s or seen.later < rules.IMPORT_SAMPLES:
             continue
-        (file, line), _ = places[package].most_common(1)[0]
+        (file, line), _ = seen.places[package].most_common(1)[0]
         yield _of_run(
             rule,
             f"Importing {package} takes {format_share(share)} of the run, and it is hardly seen at "
@@ -238,10 +256,10 @@ def _unused_imports(recorded: Recorded, report: Report) -> Iterator[Finding]:
             {"file": file, "line": line},
             wall_s,
             share,
-            {"package": package, "used_s": used[package]},
+            {"package": package, "used_s": used_s},
             f"Import the module of {package} alone that is needed, or do without it: it takes "
             f"{format_seconds(wall_s)}, and its Python functions take "
-            f"{format_seconds(used[package])} of what the watch saw of the rest.",
+            f"{format_seconds(used_s)} of what the watch saw of the rest.",
         )
 
 
@@ -260,13 +278,15 @@ def _of_run(
     facts: dict[str, str | float | None],
     advice: str,
 ) -> Finding:
-    """Return a finding of the whole run whose gain is not known."""
+    """Return a finding of the whole run that gains at most all that it is about."""
     return reading.finding(
         rule,
         title,
         severity=reading.severity_of(share, 1.0),
         gain_reason=f"{_NO_STEP}: {format_seconds(wall_s)}, {format_share(share)} of the run",
         run_s=wall_s,
+        run_gain_s=wall_s,
+        run_gain_is="at most",
         place=place,
         layers=["watch"],
         evidence=[

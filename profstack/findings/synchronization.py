@@ -80,7 +80,12 @@ def _items(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findin
         place=site,
         layers=["torch", *(["cprofile"] if around else [])],
         evidence=[
-            {"values_per_step": count, "cost_s": cost, "cost_is": how},
+            {
+                "values_per_step": count,
+                "cost_s": cost,
+                "cost_is": how,
+                "step_share": min(cost / step_s, 1.0),
+            },
             reading.line_evidence(site, "calls", "operator_s"),
             *_operator_evidence(report, (_ITEM,)),
             *functions,

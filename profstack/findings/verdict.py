@@ -6,6 +6,7 @@ The rule, its thresholds and its titles are in `rules`; here the rule is applied
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -419,8 +420,7 @@ def verdict(
             if lever is not None and not lever.of_run:
                 words += ". What should save most is named first"
         if slug in _OF_OPERATORS:
-            least = _LARGE_SITE if lever is None else max(_BESIDE, lever.share)
-            words += _largest_line(report, sites, cut.median_s, least)
+            words += _largest_line(report, sites, cut.median_s, lever)
         if is_profiled and slug in _UNDER_TRACING:
             words += ", and the profiler's own work is part of it: how much is not known"
     sureness = _sureness(report, slug, margin, why, lever)
@@ -580,17 +580,26 @@ _OF_OPERATORS = (
 _UNDER_TRACING = (rules.PYTHON, rules.LAUNCH, rules.OVERHEAD)
 # A line inside the model with less of the step is not named, alone or beside a finding.
 _LARGE_SITE, _BESIDE = 0.15, 1 / 3
+# Of a line of the model no more is in other parts of the step.
+_OTHER_PARTS = 0.02
 
 
-def _largest_line(report: Report, sites: Sequence[CallSite], step_s: float, least: float) -> str:
-    """Return the line inside the model with most of the step; empty where none has `least` of it.
+def _largest_line(
+    report: Report, sites: Sequence[CallSite], step_s: float, lever: Lever | None
+) -> str:
+    """Return the line inside the model with most of the step; empty where none has much.
 
-    The watch's samples tell it, or the torch layer where a short run left few to the watch.
+    Beside a lever it has to be more than that. The watch's samples tell it, or the torch layer
+    where a short run left no step to the watch.
     """
-    seen = ((site.share, site.file, site.line) for site in sites if site.part == "forward")
-    found = (max(rows, default=(0.0, "", 0)) for rows in (seen, _traced_lines(report)))
-    share, file, line = next((each for each in found if each[0] >= least), (None, "", 0))
-    if share is None:
+    least = _LARGE_SITE if lever is None else _BESIDE
+    if lever is not None and not lever.of_run:
+        least = max(least, lever.share)
+    found = [(site.share, site.file, site.line) for site in sites if site.part == "forward"]
+    if all(row["kind"] != "watch" for row in report["slices"]):
+        found = list(_traced_lines(report))
+    share, file, line = max(found, default=(0.0, "", 0))
+    if share < least:
         return ""
     where = reading.in_words({"file": file, "line": line})
     text = reading.source_line(report, file, line)
@@ -601,13 +610,15 @@ def _largest_line(report: Report, sites: Sequence[CallSite], step_s: float, leas
 def _traced_lines(report: Report) -> Iterator[tuple[float, str, int]]:
     """Yield the lines that ran inside the model with their shares of all lines' time."""
     whole = sum(map(reading.line_s, report["tables"]["lines"]))
-    inside = (row for row in report["tables"]["module_lines"] if (row["module"] or "(")[0] != "(")
-    forward = (
-        ((row["file"], row["line"]), reading.line_s(row) - reading.figure(row, "backward_s"))
-        for row in inside
-    )
-    for (file, line), seconds in reading.sums_of(forward).items():
-        yield seconds / whole if whole else 0.0, file, line
+    forward: dict[tuple[str, int], float] = defaultdict(float)
+    beside: dict[tuple[str, int], float] = defaultdict(float)
+    for row in report["tables"]["module_lines"]:
+        part = beside if (row["module"] or "(")[0] == "(" else forward
+        part[row["file"], row["line"]] += reading.line_s(row) - reading.figure(row, "backward_s")
+    for place, seconds in forward.items():
+        # A line that calls a library's loop has the other parts of its steps, too.
+        if whole and beside[place] <= _OTHER_PARTS * seconds:
+            yield seconds / whole, *place
 
 
 def _without_steps(report: Report) -> str:

@@ -10,6 +10,7 @@ signal that was sent to the parent alone is passed on to the script.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -19,8 +20,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profstack.errors import UsageError
+from profstack.storage.folder import OPTIONS_FILE
+
+if TYPE_CHECKING:
+    from profstack.capture.run import RunOptions
+
+# -- what the child is told --------------------------------------------------
+
+
+def write_options(folder: Path, options: RunOptions) -> None:
+    """Write the options of the measured process into its folder."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / OPTIONS_FILE).write_text(json.dumps(options), encoding="utf-8")
+
 
 # -- the signal observer -----------------------------------------------------
 # When the parent gets a signal, it must find out whether the script has got it too. The kernel says

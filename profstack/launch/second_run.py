@@ -18,15 +18,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from profstack.capture.loops import BeginAt
 from profstack.launch.process import end_session, interrupted_by_signals
 from profstack.readers.nsys import tool
 from profstack.readers.nsys.tool import Nsys, NsysError
 from profstack.storage.folder import DATABASE, declared_tables
 from profstack.storage.schema.recorded import RECORDED
+
+if TYPE_CHECKING:
+    from profstack.capture.run import RunOptions
 
 # Safe in containers, which lack the rights for sampling and context switches.
 _SAFE = ("--sample=none", "--cpuctxsw=none")
@@ -127,6 +132,78 @@ def _run(
         except BaseException:
             end_session(process, _ENDING, _GRACE_S, alone=True)
             raise
+
+
+# -----------------------------------------------------------------------------
+# What the second run under nsys is to do: it has the layer nvtx alone, and ends after its slice.
+# -----------------------------------------------------------------------------
+
+# Steps before the capture and in it, where the script has so many.
+_WARMUP, _STEPS = 10, 10
+# Steps that the engine needs to find out how steps end.
+_FOUND_OUT = 2
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """Facts of the first run that the second one needs: its steps, and what they use."""
+
+    steps: int
+    on_device: bool
+    has_ranges: bool
+    nvtx_reason: str
+    # The first step of the loop that the report is of.
+    begin: int = 0
+
+    @classmethod
+    def read(cls, folder: Path) -> FirstRun:
+        """Read the facts of the first run from its recording."""
+        with closing(sqlite3.connect(folder / DATABASE, timeout=60)) as database:
+            last = dict(database.execute("SELECT plan, max(step) FROM steps GROUP BY plan"))
+            facts = dict(database.execute("SELECT key, value FROM facts"))
+            rows = database.execute("SELECT status, reason FROM layers WHERE name = 'nvtx'")
+            status, reason = next(iter(rows), ("skipped", None))
+        environment = json.loads(facts.get("environment", "{}"))
+        # A script measured as a whole has one row, which is no step of it.
+        rules = {plan: json.loads(facts.get(f"plan_{plan}", "{}")).get("rule") for plan in last}
+        steps = max((last[plan] + 1 for plan in last if rules[plan] != "whole"), default=0)
+        has_ranges = status in ("recorded", "emitted")
+        on_device = environment.get("device") == "cuda"
+        return cls(steps, on_device, has_ranges, reason or "", _reported_begin(folder))
+
+
+def _reported_begin(folder: Path) -> int:
+    """Return the first step of the loop that the first run's page is of."""
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        plans = {row["plan"] for row in report["step"]["loops"] if row["reported"]}
+        firsts = [row["first_step"] for row in report["slices"] if row["plan"] in plans]
+    except (OSError, ValueError, KeyError):
+        return 0
+    return min((first for first in firsts if first is not None), default=0)
+
+
+def options(child_options: RunOptions, first: FirstRun) -> RunOptions:
+    """Return the child's options for the second run: layer nvtx alone, ended after its slice."""
+    targets = child_options["targets"]
+    left = max(first.steps - first.begin - _FOUND_OUT, 2)
+    warmup = min(_WARMUP, max(1, left // 3))
+    steps = max(1, min(max(_STEPS, int(targets["slice_steps"])), left - warmup))
+    result: RunOptions = {
+        **child_options,
+        "layers": ["nvtx"],
+        "left_out": {},
+        "capture": {"warmup": warmup, "steps": steps},
+        "startup": None,
+        "whole": False,
+        "sync": False,
+        # No page is written of it, so the child must not wait for one.
+        "lockstep": True,
+    }
+    if first.begin and "begin_at" not in child_options:
+        # Another loop may come first.
+        result["begin_at"] = asdict(BeginAt(str(first.begin), step=first.begin))
+    return result
 
 
 # -----------------------------------------------------------------------------

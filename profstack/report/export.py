@@ -20,7 +20,8 @@ Format = Literal["json", "csv", "md"]
 Rows = Sequence[Mapping[str, object]]
 
 _FINDING_COLUMNS = (
-    "slug", "severity", "title", "gain_s", "gain_is", "gain_reason", "run_s", "run_gain_s", "file",
+    "slug", "severity", "title", "gain_s", "gain_is", "gain_reason", "run_s", "run_gain_s",
+    "run_gain_is", "file",
     "line", "module", "layers", "evidence", "advice",
 )  # fmt: skip
 # Columns of the verdict's tests, and of the parts of the step.

@@ -14,7 +14,8 @@ from typing import Literal
 from profstack.code_owner import place_words
 from profstack.report.page_tables import AnyRow, number, operators_by_name, weight
 from profstack.storage.schema.report import Report, RooflinePoint, RunPart, StepBar
-from profstack.storage.schema.rows import CounterRow, StepRow
+from profstack.storage.schema.rows import CounterRow, FunctionRow, StepRow
+from profstack.units import format_bytes
 
 # Steps in the clean median, and why the others are not in it ------------------------------------
 
@@ -80,15 +81,13 @@ def _why_not(step: StepRow, kind: str, phase: str | None, warm: int) -> str:
 
 # Figures of evidence in words, where the name of the field does not say it; "" is not shown.
 LABELS = {
-    "own_low_s": "own time, at least",
-    "own_high_s": "own time, at most",
-    "corrected_self_s": "own time by cProfile, less its own cost",
-    "limits_agree": "",
+    # The advice has the limits, and the Python view what cProfile counted: a function has one time.
+    **dict.fromkeys(("own_low_s", "own_high_s", "corrected_self_s", "limits_agree"), ""),
     "name": "in",
     "self_s": "own time",
     "own_s": "own time",
     "inner_s": "time in what it calls",
-    "clean_s": "time in a clean step",
+    "clean_s": "time in a clean step, with what it calls",
     "python_s": "Python's time",
     "step_share": "share of the step",
     "run_share": "share of the run",
@@ -203,6 +202,7 @@ class Overview:
     work: Work
     tops: list[Top]
     accounts: list[Account]
+    page_faults: str | None
     sureness: str | None
     labels: dict[str, str]
     rules: list[dict[str, str]]
@@ -227,6 +227,7 @@ def overview_page(report: Report) -> Overview:
         work=_work(report),
         tops=_tops(report),
         accounts=step_accounts(report),
+        page_faults=page_faults(report),
         sureness=sureness_words(report),
         labels=LABELS,
         rules=[{"slug": rule.slug, "title": rule.title, "rule": rule.rule} for rule in RULES],
@@ -316,6 +317,43 @@ def step_point(report: Report) -> RooflinePoint | None:
     return next((point for point in points if point["kind"] == "step"), None)
 
 
+# Blocks that glibc maps by themselves at first, and those that profstack frees at most.
+_LEAST_MAPPED, _MOST_FREED = 128 << 10, 4 << 20
+# What a step takes and gives back.
+_OF_A_STEP = ("activations", "temporaries", "gradients", "inputs")
+# Other thresholds, or another allocator.
+_OTHER_MALLOC = {"LD_PRELOAD", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+
+
+def page_faults(report: Report) -> str | None:
+    """Return when steps have fewer page faults than alone; None where their blocks tell nothing.
+
+    Page faults are not recorded, and those of a run alone cannot be: it is said as a condition.
+    """
+    environment = report["environment"]
+    variables = environment.get("variables_set")
+    has_glibc = "glibc" in str(environment.get("platform"))
+    if not has_glibc or (isinstance(variables, list) and _OTHER_MALLOC & {*variables}):
+        return None
+    holders = report["tables"].get("peak_holders") or ()
+    # A row is of all tensors of a kind that an operator made in a module.
+    blocks = (
+        (row["bytes"] or 0) // (row["tensors"] or 1)
+        for row in holders
+        if row["device"] == "cpu" and row["kind"] in _OF_A_STEP
+    )
+    largest = max(blocks, default=0)
+    if not _LEAST_MAPPED <= largest < _MOST_FREED:
+        return None
+    return (
+        f"Steps take and give back tensors of some {format_bytes(largest)}. glibc returns such "
+        "blocks to the system until a larger one was freed, and profstack frees blocks of a few "
+        "MiB. If the script frees none as large itself, its steps have fewer page faults here than "
+        "alone, and may be faster: how many is not recorded. With MALLOC_MMAP_THRESHOLD_=33554432 "
+        "MALLOC_TRIM_THRESHOLD_=134217728 in the environment they have as many alone."
+    )
+
+
 def _reason(report: Report, name: str) -> str | None:
     """Return the reason of a layer; None for a layer without one."""
     return next((each["reason"] for each in report["layers"] if each["name"] == name), None)
@@ -388,14 +426,40 @@ def _operators(report: Report) -> _Candidates:
 
 def _functions(report: Report) -> _Candidates:
     # Operators are called through built-in functions, and have a table of their own.
-    functions = report["tables"]["functions"]
-    steps = [row for row in functions if row["phase"] == "step" and row["file"] != "~"]
-    column, kind, of, whole = _sense(steps, report)
-    found: list[_Candidate] = []
-    for row in steps:
-        link = f"python/{row['file']}:{row['line']}:{row['name']}"
-        found.append((row["name"], link, number(row[column]), place(row["file"], row["line"])))
+    timed, kind, of, whole = function_times(report)
+    found: list[_Candidate] = [
+        (row["name"], link_of(row), seconds, place(row["file"], row["line"]))
+        for row, seconds in timed
+        if row["file"] != "~"
+    ]
     return kind, of, whole, found
+
+
+def link_of(row: FunctionRow) -> str:
+    """Return the place of a function's row on the page."""
+    return f"python/{row['file']}:{row['line']}:{row['name']}"
+
+
+def function_times(
+    report: Report,
+) -> tuple[list[tuple[FunctionRow, float]], str, str, float | None]:
+    """Return the functions of a step with their own times, the sense of these, and their whole.
+
+    A function has one time: that of the finding on it, where there is one. Where the others cannot
+    be calibrated, and so are no times of a clean step, it is left out.
+    """
+    functions = [row for row in report["tables"]["functions"] if row["phase"] == "step"]
+    column, kind, of, whole = _sense(functions, report)
+    known = {
+        first.get("link"): each["gain_s"]
+        for each in report.get("findings") or ()
+        for first in each["evidence"][:1]
+        if each["slug"] == "python-hot-spot"
+    }
+    timed = [(row, number(known.get(link_of(row), row[column]))) for row in functions]
+    if column == "self_s":
+        timed = [(row, seconds) for row, seconds in timed if link_of(row) not in known]
+    return timed, kind, of, whole
 
 
 def _sense(

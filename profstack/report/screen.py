@@ -264,6 +264,10 @@ def _place_and_gain(finding: Finding, limit: str) -> list[str]:
     if (run_s := finding.get("run_s")) is not None:
         saved = finding["run_gain_s"]
         takes = f"{format_seconds(run_s)} of the run"
+        if saved is not None and finding.get("run_gain_is") == "at most":
+            limit = "at most "
+            saved = saved if saved < run_s else None
+            takes = limit + takes if saved is None else takes
         words.append(takes if saved is None else f"{limit}{format_seconds(saved)} of {takes}")
     return words
 

@@ -511,14 +511,17 @@ def findings(found: Sequence[Finding], *, width: int, colour: bool) -> str:
         style = _STYLES.get(str(finding["severity"]), "bold")
         screen.paragraph(f"{number}. {finding['title']}", "", "   ", style)
         facts = [f"{finding['slug']}, {finding['severity']}", finding_cost(finding)]
-        if finding.get("gain_reason"):
-            facts.append(f"{'no gain: ' * (finding['gain_s'] is None)}{finding['gain_reason']}")
+        rest = finding.get("gain_reason") or ""
+        if rest and finding["gain_s"] is None:
+            facts.append(f"no gain: {rest}")
+            rest = ""
         if finding["layers"]:
             facts.append(f"seen by {', '.join(map(str, finding['layers']))}")
         screen.paragraph("; ".join(filter(None, facts)), *_INDENTS)
         for row in finding["evidence"]:
             screen.paragraph(f"- {evidence_words(row)}", *_INDENTS)
-        screen.paragraph(f"next: {finding['advice']}", *_INDENTS)
+        rest = f" {rest[:1].upper()}{rest[1:]}." if rest else ""
+        screen.paragraph(f"next: {finding['advice']}{rest}", *_INDENTS)
     return screen.text()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from profstack.code_owner import place_words
-from profstack.report.overview import counter_of_record, held_at_peak
+from profstack.report.overview import counter_of_record, function_times, held_at_peak
 from profstack.report.page_tables import AnyRow, forward_only, operators_by_name, weight
 from profstack.report.screen import WIDE, Screen, figure, label, short_name
 from profstack.storage.schema.nsys_rows import NsysStepRow
@@ -88,11 +88,12 @@ def print_top_tables(screen: Screen, report: Report, most: int, *, parts: bool =
         return
     print_modules(screen, report, most, parts=parts)
     calls = ("calls",) if screen.width >= _NARROWEST else ()
-    functions = [row for row in tables["functions"] if row["phase"] == "step"]
     operators = [(row["name"], row) for row in operators_by_name(tables["operators"])]
     _print_heaviest(screen, "operator", operators, (*calls, "self_s", "calibrated_s"), most)
-    named = [(_function_name(row), row) for row in functions]
-    _print_heaviest(screen, "function", named, (*calls, "self_s", "total_s"), most)
+    timed, kind, *_ = function_times(report)
+    column = "self_s" if kind.endswith("raw") else "calibrated_s"
+    named: list[_Named] = [(_function_name(row), {**row, column: time}) for row, time in timed]
+    _print_heaviest(screen, "function", named, (*calls, column), most)
 
 
 def _print_heaviest(

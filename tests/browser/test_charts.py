@@ -141,6 +141,21 @@ tree of inner. Arrow keys move, Enter opens, Backspace goes up.
 """
 
 
+def test_a_click_is_on_the_nearest_point(lab):
+    clicked = "{onClick: (point) => { on.clicked = point; }}"
+    listened = f"T.charts.listenToChart({{on: (name, act) => {{ on[name] = act; }}}}, {clicked})"
+    click = "on.plotly_click({points: ['nearest', 'other']})"
+    assert lab.js(f"((on) => ({listened}, {click}, on.clicked))({{}})") == "nearest"
+
+
+def test_what_lies_in_a_node_is_listed_in_parts(lab):
+    nodes = "[...Array(60)].map((_, at) => ({name: 'n', value: 1 + at, children: []}))"
+    lab.js(f"window.inside = T.charts.insideList({{children: {nodes}}}, 99, String, 0)[1], 0")
+    told = "[inside.children.length, inside.lastChild.textContent]"
+    more = f"(inside.querySelector('li:last-child button').click(), {told})"
+    assert [lab.js(told), lab.js(more)] == [[9, "and 52 more"], [49, "and 12 more"]]
+
+
 def test_keys_walk_through_a_hierarchy(lab):
     lab.script("tree_of_areas")
     wanted = WALK.strip().splitlines()

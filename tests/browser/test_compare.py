@@ -50,6 +50,9 @@ def test_each_variant_has_its_own_interval(lab):
     for one in MARK["compare"][:3]:
         figures = [one["median_s"], one["ci95_low_s"], one["ci95_high_s"]]
         assert "{} {} – {}".format(*lab.values("T.dom.formatSeconds", figures)) in cells
+        if one["speedup_low"] is not None:
+            figures = [one["speedup"], one["speedup_low"], one["speedup_high"]]
+            assert "{} × {} – {}".format(*lab.values("T.dom.formatFactor", figures)) in cells
 
 
 VERDICTS = {

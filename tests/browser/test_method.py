@@ -59,6 +59,13 @@ def test_layers_and_intervals_of_probe_effects_have_one_scale(lab):
     assert ["from 1.00" in one for one in texts] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("imported", [False, True])
+def test_the_watch_of_an_import_is_of_its_samples(lab, imported):
+    alone = {"imports": [{}], "script": None, "step": None, "benchmark": None} if imported else {}
+    lab.draw(changed(RUN, facts=RUN["facts"] | alone), "T.method.drawWatch")
+    assert ("imported file" in lab.all("#watch .lead")[0]) is imported
+
+
 def pressed(lab):
     return lab.all("#timeline-tools button", "one.getAttribute('aria-pressed')")
 

@@ -85,5 +85,8 @@ ROWS = {
 def test_evidence_has_units_by_its_names(lab):
     words = "(row) => T.dom.el('p', {}, T.overview.evidenceRow(row)).textContent"
     assert lab.values(words, ROWS.values()) == list(ROWS)
+    ranks = "T.overview.whichRank({ranks: {kind, shown: 2, count: 3, world_size: 8}})"
+    every = {"process": "process 2 of 3; all of them", "rank": "rank 2 of 8; all ranks"}
+    lab.check(f"(kind) => T.dom.el('p', {{}}, ...{ranks}).textContent.slice(11, -7)", every)
     way = "(link) => T.overview.evidenceWay(link)?.getAttribute('href')"
     lab.check(way, {"modules/Net.a": "#modules/Net.a", "nowhere/x": None})

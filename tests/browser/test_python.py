@@ -125,6 +125,18 @@ def test_the_call_tree_follows_its_tools(lab):
     assert ["lib", near(0.45)] in [area[:2] for area in folded]
 
 
+def test_times_have_bars_and_paths_stay_without_functions(lab):
+    lab.view(RUN, "python")
+    bars = "[...one.cells].map((cell) => cell.querySelectorAll('.fill').length)"
+    # Name, self, total, calibrated and calls: of a group, and of a function in it.
+    rows = lab.all("#function-table tbody tr", f"{bars}.slice(0, 5)")
+    assert rows[:2] == [[0, 0, 0, 0, 0], [0, 1, 1, 0, 0]]
+    for paths, left in ((RUN["tables"]["call_paths"], 1), (None, 0)):
+        tables = {"tables__functions": None, "tables__call_paths": paths}
+        lab.view(changed(RUN, **tables), "python")
+        assert len(lab.all("#functions")) == left
+
+
 def test_paths_without_libraries(lab):
     keys = ("node", "parent", "kind", "own", "name", "self_s", "total_s")
     rows = [

@@ -311,6 +311,7 @@ def test_arrows_walk_through_a_tree(lab):
         ("0", "key('ArrowDown', {ctrlKey: true})", [SHUT, 0, False]),
         ("0", f"[{tabs}, {buttons}]", [[0, -1, -1]] * 2),
         ("location.hash = '', key('Enter')", "location.hash", "#operators/a"),
+        ("location.hash = '', roots[0].group = true, key('Enter')", "location.hash", ""),
         ("location.hash = '', key('ArrowDown'), press('self'), press('self')", tabs, [-1, 0, -1]),
         # While a search is on nothing is folded.
         (searched, "key('ArrowRight').slice(0, 2)", [DEEP, 1]),

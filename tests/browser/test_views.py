@@ -50,6 +50,11 @@ def test_the_navigation_keeps_where_it_was(opened):
     page.wait_for("location.hash === '#modules' && scrollY === 300")
 
 
+def test_the_navigation_brings_what_it_hides_into_its_middle(lab):
+    # It shows 10 to 50; a way is 20 high.
+    lab.check(snippet("navigation_scroll"), {9: -11, 10: 0, 30: 0, 31: 11})
+
+
 def test_every_kind_of_link_leads_where_it_says(opened):
     page = opened(whole(), at="", fresh=True)
     found = page.evaluate((TESTS / "support" / "page_crawl.js").read_text(encoding="utf-8") + "(2)")

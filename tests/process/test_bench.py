@@ -1,21 +1,16 @@
-"""`profstack bench` from end to end, as its users start it: figures, pages, exit codes, Ctrl-C."""
+"""`profstack bench` from end to end, as its users start it: figures, pages, exit codes."""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
-import profstack
 from tests.support.processes import CHECKOUT
 from tests.support.recorded_runs import report_of
 from tests.support.reports import validate
 
 TARGETS = """
-import os
-import signal
 import time
-calls = 0
 def nap():
     time.sleep(0.02)
 def factory():
@@ -24,19 +19,6 @@ def factory():
 def raises():
     print("said by the target")
     raise ValueError("the target's own")
-def interrupts():
-    # As Ctrl-C does it, but to the command alone, which has to pass it on.
-    global calls
-    calls += 1
-    if calls == 60:
-        os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(0.01)
-def dies():
-    global calls
-    calls += 1
-    if calls > 130:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.002)
 """
 
 
@@ -107,36 +89,3 @@ def test_an_error_of_the_target_is_shown_as_its_own(bench):
     assert "ValueError: the target's own" in figures["warnings"][0]
     assert report["status_reason"] == "the target raised ValueError: the target's own"
     assert report["status_reason"] in report["verdict"]["sentence"]
-
-
-def test_ctrl_c_keeps_what_was_measured(bench):
-    done, report, figures = bench("interrupts", "-q", "--warmup", "5", "--repeat", "5000", code=130)
-    assert (report["status"], figures["stopped_by"]) == ("partial", "interrupt")
-    assert 0 < figures["n"] < 5000
-    assert figures["median_s"] >= 0.01
-    assert "Traceback" not in done.stderr
-    assert any(text.startswith("interrupted after") for text in figures["warnings"])
-
-
-def test_a_killed_process_of_the_layers_costs_no_clean_figure(bench):
-    words = ("-q", "--layers", "cprofile", "--no-peaks", "--warmup", "5", "--repeat", "100")
-    _, report, figures = bench("dies", *words, code=128 + 9)
-    assert (report["status"], report["run"]["signal"]) == ("partial", 9)
-    assert (figures["n"], figures["stopped_by"]) == (100, "repeat")
-    assert figures["warnings"][0] == "ended by signal 9"
-    assert report["tables"]["steps"], "what the layers had written by then is there"
-
-
-def test_models_of_this_process(tmp_path):
-    model = torch.nn.Linear(8, 2)
-    before = torch.is_grad_enabled(), model.training
-    recording = profstack.benchmark(
-        model, torch.ones(3, 8), warmup=2, repeat=20, layers=["flops"], compare=["eager"]
-    )
-    report = recording.to_dict()
-    figures = report["benchmark"]
-    assert (figures["n"], figures["batch_size"], report["status"]) == (20, 3, "complete")
-    assert recording.frames["modules"]["path"].tolist()[0] == "Linear"
-    assert figures["compare"][0]["variant"] == "eager"
-    assert (torch.is_grad_enabled(), model.training) == before
-    validate(report_of(recording.save(tmp_path / "kept")))

@@ -1,4 +1,4 @@
-"""Processes of their own: one run of everything a script may do, children, the early page."""
+"""Processes of their own: one run of everything a script may do, children."""
 
 import gzip
 import json
@@ -6,10 +6,8 @@ import sys
 
 import pytest
 
-from profstack.storage.folder import PAGE_MARKER
 from tests.support.agreement import contradictions
-from tests.support.processes import run_python
-from tests.support.recorded_runs import TRAIN, rows_of
+from tests.support.recorded_runs import rows_of
 
 
 def test_a_run_records_the_regions_of_its_script(recorded_run):
@@ -63,18 +61,3 @@ def test_a_run_records_its_threads_and_workers(recorded_run):
     assert sampler["cpu_s"] < main["cpu_s"] / 20
     assert {"cprofile", "torch", "watch"} <= set(main["layers"])
     assert all(row["layers"] == [] for row in (*workers, augment))
-
-
-def test_the_early_page_comes_while_the_script_runs_and_quietly_where_asked(tmp_path):
-    # It goes on until the early page has been written.
-    ended = (
-        f"if os.path.exists('rec/{PAGE_MARKER}'):\n                break\n            time.sleep"
-    )
-    (tmp_path / "train.py").write_text(TRAIN.replace("time.sleep", ended))
-    # A minute sooner than usual.
-    code = "import sys; from profstack.commands import main, run; run.EARLY_PAGE_S = 0.0;"
-    code += "sys.exit(main(['run', '-q', '--layers', 'cprofile', '-o', 'rec', 'train.py']))"
-    answer = run_python("-c", code, cwd=tmp_path)
-    assert (tmp_path / "rec" / PAGE_MARKER).exists()
-    (line,) = answer.stderr.splitlines()
-    assert line.startswith("Wrote ")

@@ -5,8 +5,11 @@ import json
 import pytest
 
 SCRIPT = """
-import multiprocessing, os, subprocess, sys
+import multiprocessing, os, subprocess, sys, time
 import torch
+
+# Unbuffered, `print` writes a line and its end apart: another process may come between.
+say = lambda *words: os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 
 def train(name, steps, wide=8):
     torch.set_num_threads(1)
@@ -19,26 +22,40 @@ def train(name, steps, wide=8):
         model(inputs).square().mean().backward()
         optimizer.step()
     ours = [key for key in os.environ if key.startswith(("PROFSTACK_CHILD", "PROFSTACK_PYTHON"))]
-    print(name, steps, ours, sys.argv[1:], flush=True)
+    say(name, steps, ours, sys.argv[1:])
+
+def call():
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+
+def forked(work):
+    if not (pid := os.fork()):
+        work()
+        sys.exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def outlives(name):
+    parent = os.getpid()
+    if not os.fork():
+        while os.getppid() == parent: time.sleep(0.01)
+        call()
+        say(name)
+        sys.exit()
 
 if __name__ == "__main__":
     if sys.argv[1:]:
         train("subprocess", 40)
+        say("codes", *map(forked, (call, lambda: train("child", 20), lambda: outlives("orphan"))))
+        outlives("the last")
         sys.exit(5)
     for name, steps, wide in (("spawn", 50, 8), ("fork", 60, 2048)):
-        context = multiprocessing.get_context(name)
-        process = context.Process(target=train, args=(name, steps, wide))
-        process.start()
+        kind = multiprocessing.get_context(name).Process
+        (process := kind(target=train, args=(name, steps, wide))).start()
         process.join()
-    subprocess.run([sys.executable, __file__, "as a program"])
-    pid = os.fork()
-    if not pid:
-        torch.nn.Linear(2, 2)(torch.ones(1, 2))
-        sys.exit(0)
-    os.waitpid(pid, 0)
+    say(subprocess.run([sys.executable, "-u", __file__, "as a program"]).returncode)
     sys.exit(7)
 """
-SAID = ["spawn 50 [] []", "fork 60 [] []", "subprocess 40 [] ['as a program']"]
+SAID = ["spawn 50 [] []", "fork 60 [] []", *(f"{each} [] ['as a program']" for each in (
+    "subprocess 40", "child 20")), "codes 3 3 3", "5", "orphan", "the last"]  # fmt: skip
 
 
 @pytest.mark.parametrize("followed", [True, False])
@@ -47,28 +64,27 @@ def test_each_way_of_starting_a_process_gives_it_a_recording(followed, run_profs
     words = [] if followed else ["--no-children"]
     run = ["run", *words, "-o", "out", "--layers", "torch,flops", "train.py"]
     done = run_profstack(run, code=7)
-    assert done.stdout.splitlines() == SAID
+    # It is over when the last process has ended: none waits for ever after a fork.
+    assert sorted(done.stdout.splitlines()) == sorted(SAID)
     found = sorted(each.name for each in (tmp_path / "out").glob("process-*"))
     # Neither the worker of a DataLoader nor a process that calls a model once.
-    assert found == ([f"process-{number}" for number in (1, 2, 3)] if followed else [])
+    assert found == ([f"process-{number}" for number in (1, 2, 3, 4)] if followed else [])
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
     if not followed:
-        report = json.loads((tmp_path / "out" / "report.json").read_text())
-        why = report["step"]["reason"]
-        assert "in the 2 processes that it started by multiprocessing" in why
-        assert why in report["verdict"]["sentence"]
+        why, said = report["step"]["reason"], "in the 2 processes that it started by multiproc"
+        assert (said in why, why in report["verdict"]["sentence"]) == (True, True)
         return
     reports = [json.loads((tmp_path / "out" / name / "report.json").read_text()) for name in found]
-    assert [report["status"] for report in reports] == ["complete"] * 3
-    for report, made in zip(reports, (50, 60, 40), strict=True):
-        assert made - 2 <= report["step"]["count"] <= made
-        paths = [row["path"] for row in report["tables"]["modules"] if row["depth"] < 2]
+    assert [each["status"] for each in reports] == ["complete"] * 4
+    for each, made in zip(reports, (50, 60, 40, 20), strict=True):
+        assert made - 2 <= each["step"]["count"] <= made
+        paths = [row["path"] for row in each["tables"]["modules"] if row["depth"] < 2]
         assert paths[:3] == ["Sequential", "Sequential.0", "Sequential.1"]
-        assert [layer["status"] for layer in report["layers"]] == ["recorded"] * 2
-    assert [report["argv"][1:] for report in reports] == [[], [], ["as a program"]]
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    # As the script itself ended.
+        # Kineto, which its parent has used, may wait for ever in a forked process.
+        layers = {layer["name"]: layer["status"] for layer in each["layers"]}
+        assert layers == {"torch": "recorded" if made > 20 else "skipped", "flops": "recorded"}
+    assert [each["argv"][1:] for each in reports] == [[], [], *[["as a program"]] * 2]
     assert (report["status"], report["run"]["exit_code"]) == ("partial", 7)
     assert [row["folder"] for row in report["tables"]["ranks"]] == found
-    # The widest model takes most time.
     assert (report["ranks"]["kind"], report["ranks"]["shown"]) == ("process", 2)
-    assert report["verdict"]["sentence"].startswith("Of 3 processes, process 2 spent most time")
+    assert report["verdict"]["sentence"].startswith("Of 4 processes, process 2 spent most time")

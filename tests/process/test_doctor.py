@@ -6,7 +6,6 @@ from importlib import metadata
 
 import torch
 
-from profstack.launch import peaks
 from profstack.layer import layer_names
 from tests.support.processes import CHECKOUT, package, run_python
 from tests.support.recorded_runs import TRAIN
@@ -69,17 +68,3 @@ def test_the_first_run_does_not_wait_for_the_peaks_and_its_page_gets_them(tmp_pa
     assert [rate["dtype"] for rate in found["flop_per_s"]] == ["float32"], found["reason"]
     # The next run finds them.
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-
-
-def test_peaks_are_measured_apart_from_the_users_folder(tmp_path, monkeypatch):
-    # torch imports cProfile, and that `profile`.
-    for name in ("profile.py", "torch.py", "queue.py"):
-        (tmp_path / name).write_text("open('ran', 'w').close(); raise SystemExit('run again')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    name = peaks.processor_name()
-    machine = peaks.Machine("cpu", name, name, 1, torch.__version__)
-    found = peaks.measured(machine, [])
-    assert found["bytes_per_s"], found["reason"]
-    assert not (tmp_path / "ran").exists()
-    assert peaks.cached(machine, []) == found

@@ -8,7 +8,6 @@ from profstack.findings.rules import RULES
 from tests.support.processes import CHECKOUT
 from tests.support.recorded_runs import report_of, steps_in
 
-EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
 # How each is run, by what its steps are found, a module that the report must name, and findings
 # that may be made: an unfused optimizer hangs on the machine, a GRU goes element by element, and
 # the last is made to wait for data that Python draws.
@@ -22,10 +21,6 @@ RUNS = [
     ("nvtx_markers.py --steps 60", "optimizer", "Adder.recurrent", f"{UNFUSED} small-operators"),
     ("slow_loader.py --epochs 2 --size 32", "optimizer", "Sequential.2", WAITS),
 ]
-# Those whose output holds times, or which are no scripts to run under profstack: they have tests
-# of their own here, in test_published_macs.py and test_session.py.
-OWN_TESTS = {"convolution_counters.py", "session_by_hand.py"}
-OWN_TESTS |= {"bench_efficientnet.py", "bench_resnet18.py"}
 # What tells of the machine, or of a run that is kept short for the tests.
 OF_THE_RUN = {"too-short-or-noisy", "warmup-never-settles"}
 THRESHOLDS = {rule.slug: rule.threshold for rule in RULES}
@@ -43,9 +38,7 @@ def is_fault(found, median_s):
 
 
 @pytest.mark.parametrize(("words", "rule", "module", "allowed"), RUNS)
-def test_an_example_is_counted_and_has_no_fault(
-    tmp_path, run_profstack, words, rule, module, allowed
-):
+def test_an_example_is_counted(tmp_path, run_profstack, words, rule, module, allowed):
     done = run_profstack(["run", "-o", "rec", *f"{CHECKOUT}/examples/{words}".split()])
     report = report_of(tmp_path / "rec")
     # The example's own count is the last line of its output.
@@ -61,11 +54,6 @@ def test_an_example_is_counted_and_has_no_fault(
     told = {each["slug"]: each["title"] for each in faults}
     assert {slug: told[slug] for slug in told.keys() - OF_THE_RUN - set(allowed.split())} == {}
     assert [row for row in report["warnings"] if row["slug"] == "findings-failed"] == []
-
-
-def test_each_example_has_a_run():
-    run = {words.split()[0] for words, *_ in RUNS}
-    assert run | OWN_TESTS == {path.name for path in EXAMPLES}
 
 
 HEIGHT, WIDTH = 40, 56

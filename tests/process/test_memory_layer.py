@@ -1,4 +1,4 @@
-"""Operations and memory by line in runs."""
+"""Memory by line in runs."""
 
 import pytest
 
@@ -31,7 +31,7 @@ for step in range(60):
 def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("training")
     (folder / "script.py").write_text(TRAINING)
-    words = ("run", "-q", "--layers", "flops,memory", "--memory-by", "memory_profiler")
+    words = ("run", "-q", "--layers", "memory", "--memory-by", "memory_profiler")
     assert run_python("-m", "profstack", *words, "-o", "out", "script.py", cwd=folder).stdout == ""
     return lambda query: rows_of(folder / "out", query)
 
@@ -71,22 +71,6 @@ def test_a_module_level_loop_is_seen_from_the_first_step(ask):
     # A hot loop is bounded, and named.
     ((status, truncated),) = ask("select status, truncated from layers where name = 'memory'")
     assert (status, "spin" in truncated) == ("recorded", True)
-
-
-def test_a_training_is_counted_end_to_end(ask):
-    rows = ask(
-        "select path, backward, sum(flop), max(slices.steps) from flop_counts "
-        "join modules using (module_id) join slices using (slice) "
-        "where counter = 'FlopCounterMode' group by path, backward"
-    )
-    first, second = 2 * 32 * 64 * 64, 2 * 32 * 64 * 10
-    assert sorted(rows) == [
-        *(("Sequential.0", 0, first, 1), ("Sequential.0", 1, first, 1)),
-        *(("Sequential.2", 0, second, 1), ("Sequential.2", 1, 2 * second, 1)),
-    ]
-    assert ask("select status, reason from layers where name = 'flops'") == [("recorded", None)]
-    modes = ask("select mode, count(*) from slices where layer = 'flops' group by mode")
-    assert dict(modes) == {"check": 1, "count": 1}
 
 
 OWN_MODULES = """

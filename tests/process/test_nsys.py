@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from profstack.readers import nvtx
-from profstack.readers.nsys import importing, tool
+from profstack.readers.nsys import tool
 from tests.support.processes import clean_environment
 from tests.support.recorded_runs import SGD, report_of, rows_of
 
@@ -193,66 +193,6 @@ def run_under_nsys(nsys, folder, path, script, *words):
     return before, ran
 
 
-# A program that knows nothing of profstack, and a child of it: numbered ranges, as they are written
-# by people and by torch's emit_nvtx.
-FOREIGN = """
-import subprocess, sys, time
-import nvtx
-child = None
-if len(sys.argv) == 1:
-    child = subprocess.Popen([sys.executable, __file__, "child"])
-number = 0
-for epoch in range(2):
-    with nvtx.annotate(f"epoch {epoch}"):
-        for batch in range(9 if child else 6):
-            with nvtx.annotate(f"batch {batch}"):
-                time.sleep(0.001 * (1 + batch % 3))
-                with nvtx.annotate("model"):
-                    for _ in range(5):
-                        number += 1
-                        with nvtx.annotate(f"aten::mm, op_id = {number}", domain="torch"):
-                            sum(range(3000))
-if child:
-    child.wait()
-"""
-
-
-def test_a_foreign_capture_has_its_steps_ranges_and_system_calls(nsys, nvtx_path, tmp_path):
-    (tmp_path / "foreign.py").write_text(FOREIGN, encoding="utf-8")
-    traced = ("profile", "-t", "nvtx,osrt", "-s", "none", "--cpuctxsw=none", "-o", "out")
-    ran = execute(tmp_path, nvtx_path, nsys.path, *traced, sys.executable, "foreign.py")
-    made = [path for path in tmp_path.glob("out.*") if path.suffix in (".nsys-rep", ".qdstrm")]
-    if not made:
-        absent(ran.done.stdout + ran.done.stderr)
-    try:
-        exported = tool.sqlite_of(min(made), tmp_path)
-    except tool.NsysError as error:
-        absent(str(error))
-    rows, fact = importing.read_file(exported)
-    assert (fact["step_range"], fact["steps"]) == ("batch", 18)
-    steps = {row["process"]: row["steps"] for row in rows["nsys_processes"]}
-    assert sorted(steps.values()) == [12, 18]
-    # By name without numbers; an epoch is around several batches, and counts once.
-    calls, wall_s = Counter(), Counter()
-    for row in rows["nsys_ranges"]:
-        calls[row["process"], row["name"]] += row["calls"]
-        wall_s[row["name"]] += row["wall_s"]
-    assert calls == {
-        (pid, name): number
-        for pid, count in steps.items()
-        for name, number in (
-            ("epoch", 2),
-            ("batch", count),
-            ("model", count),
-            ("aten::mm", 5 * count),
-        )
-    }
-    # Each batch sleeps for 1, 2 or 3 ms, outside the model.
-    assert wall_s["batch"] > wall_s["model"] + 30 * 0.0015
-    assert {row["process"] for row in rows["nsys_stats"]} == set(steps)
-    assert CANARY not in repr(rows)
-
-
 @pytest.fixture(scope="module")
 def observed(nsys, nvtx_path, tmp_path_factory):
     """The report of a run, and the run after its import."""
@@ -313,7 +253,6 @@ def test_every_step_and_every_range_of_the_second_run_is_in_the_recording(again)
     _, numbers = again.steps()
     report = report_of(again.folder)
     assert len(numbers) == report["nsys"]["steps"] >= 10
-    # Steps have become warm before.
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert numbers[0] >= 10
     assert again.tree() == {key: len(numbers) * count for key, count in TREE.items()}

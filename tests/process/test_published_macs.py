@@ -13,9 +13,7 @@ from tests.support.processes import CHECKOUT, run_python
 ROUNDING = 0.0005 * 1.001
 
 
-@pytest.mark.skipif(
-    not torchvision_macs.is_installed(), reason="no torchvision: make test installs it"
-)
+@pytest.mark.skipif(not torchvision_macs.is_installed(), reason="make test installs torchvision")
 def test_models_of_every_file_have_their_published_count():
     rows = json.loads(run_python("-W", "ignore", torchvision_macs.__file__).stdout)
     assert len(rows) >= 23

@@ -7,10 +7,8 @@ import subprocess
 import sys
 import time
 
-from tests.support.harness.runner import without_own_lines
-from tests.support.processes import clean_environment, run_python
+from tests.support.processes import clean_environment
 from tests.support.recorded_runs import TRAIN, report_of, steps_in
-from tests.support.tables import cases
 
 LAYERS = {"cprofile": "functions", "torch": "operators"}
 FEW = ("--layers", "cprofile,torch")
@@ -88,17 +86,6 @@ def test_however_a_script_ends_there_is_a_report_of_what_was_seen(recorded_run):
     assert 0 < steps_in(run.report) <= 40
 
 
-@cases("code reason", ("1 +", "SyntaxError"), ("import os; os._exit(5)", "exit code 5"))
-def test_a_run_says_how_it_ended_and_python_says_its_own(run_profstack, tmp_path, code, reason):
-    (tmp_path / "train.py").write_text(f"{code}\n")
-    done = run_profstack(["run", "-o", "rec", "train.py"], code=None)
-    plain = run_python("train.py", cwd=tmp_path, code=done.returncode)
-    assert without_own_lines(done.stderr.encode()) == plain.stderr.encode()
-    report = report_of(tmp_path / "rec")
-    assert "before it imported torch" in report["verdict"]["sentence"]
-    assert reason in report["status_reason"]
-
-
 def start(folder, *command):
     """A command left running in a session of its own, once a few steps are done."""
     (folder / "train.py").write_text(TRAIN)
@@ -129,24 +116,6 @@ def test_ctrl_c_ends_the_script_and_a_shells_loop_too(tmp_path):
     assert steps_in(report) > 0
 
 
-def test_a_signal_waits_until_the_recording_is_closed(run_profstack, tmp_path):
-    signalled = """
-    from profstack.launch import child
-    finish = child._engine.finish
-
-    def interrupted():
-        os.kill(os.getpid(), 15)
-        finish()
-
-    child._engine.finish = interrupted
-    atexit"""
-    (tmp_path / "train.py").write_text(TRAIN.replace("\n    atexit", signalled))
-    done = run_profstack(["run", "-o", "rec", *FEW, "train.py", "20"], code=143)
-    assert '"finished"' in (tmp_path / "rec" / "logs" / "progress.jsonl").read_text()
-    assert "incomplete" not in done.stderr
-    assert steps_in(report_of(tmp_path / "rec")) == 20
-
-
 def test_the_script_outlives_a_killed_parent(tmp_path):
     run = start(tmp_path, *PROFSTACK, "60", "60", "open('ended', 'w').close()", "0.02")
     run.kill()
@@ -156,16 +125,3 @@ def test_the_script_outlives_a_killed_parent(tmp_path):
         time.sleep(0.1)
     assert (tmp_path / "ended").exists()
     assert (tmp_path / "rec" / "recording.sqlite").exists()
-
-
-def test_a_second_run_fills_the_layers_that_stayed_empty(run_profstack, tmp_path):
-    started = "import torch\nprint('start', file=open('starts.txt', 'a'))\n"
-    (tmp_path / "train.py").write_text(TRAIN.replace("import torch\n", started))
-    words = ["1", "1", "sys.exit(3)"]
-    run_profstack(["run", "-q", "-o", "rec", *FEW, "--rerun", "train.py", *words], code=3)
-    assert (tmp_path / "starts.txt").read_text() == "start\n" * 2
-    report = report_of(tmp_path / "rec")
-    texts = " ".join(each["text"] for each in report["warnings"] if each["slug"] == "rerun")
-    assert ("layer cprofile" in texts, "layer torch" in texts) == (True, True)
-    assert (check_layers(report), report["run"]["exit_code"]) == (set(LAYERS), 3)
-    assert any(row["name"] == "step" for row in report["tables"]["functions"])

@@ -1,4 +1,4 @@
-"""A run in a terminal: colours, a bar as wide as the screen, and everything on one screen."""
+"""A run in a terminal: colours, and the script's own words, which stay."""
 
 import os
 import pty
@@ -12,21 +12,15 @@ from tests.support.recorded_runs import SGD, report_of
 SCRIPT = f"""
 import time
 import torch
-{SGD}from torch.utils.data import DataLoader, Dataset
-class Slow(Dataset):
-    def __len__(self):
-        return 320
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.randn(16)
-print("Overwrite? ", end="", flush=True)
+{SGD}print("Overwrite? ", end="", flush=True)
 time.sleep(0.6)
 print("yes", flush=True)
 model = torch.nn.Linear(16, 4)
 optimizer = SGD(model.parameters(), lr=0.01)
-for batch in DataLoader(Slow(), batch_size=8):
+for step in range(40):
+    time.sleep(0.03)
     optimizer.zero_grad()
-    model(batch).pow(2).mean().backward()
+    model(torch.randn(8, 16)).pow(2).mean().backward()
     optimizer.step()
 print("no end", end="")
 """
@@ -67,14 +61,3 @@ def test_a_run_in_a_terminal_ends_readably(tmp_path):
     assert lines[-1] == "Wrote rec/report.html"
     sentence = f"verdict: {report_of(tmp_path / 'rec')['verdict']['sentence']}"
     assert sentence in " ".join(" ".join(lines).split())
-    screen = lines[
-        next(at for at, line in enumerate(lines) if line and sentence.startswith(line)) :
-    ]
-    # What a user reads without scrolling, but for what a busy machine adds.
-    added = r"(?m)^(?:warning: |\d\. The step time is rough).*\n(?: +.*\n)*"
-    assert len(re.sub(added, "", "\n".join(screen)).splitlines()) <= 45, screen
-    assert max(map(len, screen)) <= 80
-    (bar,) = (line for line in screen if re.fullmatch(r"\[[A-Zx?-]+\]", line))
-    assert len(bar) == 80
-    # Most of the step waits: 32 ms, beside what a few small operators take.
-    assert bar.count("W") > 40

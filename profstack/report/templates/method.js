@@ -205,6 +205,7 @@ function drawClean(page) {
       term("calibrated"),
       ", and no clean time rests on them.",
     ]);
+  if (page.overview.page_faults) sentences.push([page.overview.page_faults]);
   append(
     byId("clean-words"),
     sentences.map((words) => el("li", {}, words)),

@@ -397,7 +397,7 @@ function drawStepBar(page) {
             },
   });
   for (const words of [told.reason, told.note].filter(Boolean))
-    box.append(remark(words[0].toUpperCase() + words.slice(1) + "."));
+    box.append(remark(asSentence(words)));
 }
 
 // Parts as a bar with its legend; `origin` says where a part's time comes from.
@@ -720,6 +720,10 @@ function findingCard(finding, median, first) {
       ),
       el("p", { class: "place" }, findingPlace(finding)),
       finding.advice ? el("p", { class: "advice" }, withCommands(finding.advice)) : null,
+      // What keeps the rest of its time follows what to do.
+      isNumber(finding.gain_s) && finding.gain_reason
+        ? el("p", { class: "quiet" }, asSentence(finding.gain_reason))
+        : null,
       evidence.length
         ? el(
             "ul",
@@ -742,6 +746,8 @@ function findingCard(finding, median, first) {
     ),
   );
 }
+
+const asSentence = (words) => words[0].toUpperCase() + words.slice(1) + ".";
 
 // What mending it is worth, per clean step; what was not measured is said so.
 function gainWords(finding, median) {
@@ -768,12 +774,7 @@ function gainWords(finding, median) {
       median ? el("b", {}, figure(finding.gain_s / median, "share", origin)) : null,
       median ? " of a step" : "per step",
     ),
-    el(
-      "div",
-      { class: "quiet" },
-      (least ? "at least, " : "") + (finding.gain_is || "estimated"),
-      finding.gain_reason ? "; " + finding.gain_reason : null,
-    ),
+    el("div", { class: "quiet" }, (least ? "at least, " : "") + (finding.gain_is || "estimated")),
   ];
 }
 
@@ -781,6 +782,7 @@ function gainWords(finding, median) {
 function runWords(finding) {
   const origin = { words: "time of the whole run" };
   const saved = finding.run_gain_s;
+  const kind = finding.run_gain_is || "estimated";
   const share = (finding.evidence || [])[0]?.run_share;
   return [
     el(
@@ -788,7 +790,7 @@ function runWords(finding) {
       { class: "gain-value" },
       figure(isNumber(saved) ? -saved : finding.run_s, "s", origin),
     ),
-    el("div", {}, isNumber(saved) ? "of the run, estimated" : "of the run"),
+    el("div", {}, isNumber(saved) ? `of the run, ${kind}` : "of the run"),
     el(
       "div",
       { class: "quiet" },

@@ -608,6 +608,9 @@ class Finding(TypedDict):
     ]
     run_s: Annotated[Figure, "time of the whole run that it takes; null of findings on the step"]
     run_gain_s: Annotated[Figure, "time of the run that the change saves; null where not known"]
+    run_gain_is: Annotated[
+        Literal["estimated", "at most"] | None, "what run_gain_s is: it may be a bound"
+    ]
     file: Annotated[Text, "source file to look at; null where there is none"]
     line: Annotated[Whole, "line in that file; null where there is none"]
     module: Annotated[Text, "path of the module at fault; null where it is not one module's"]

@@ -4,10 +4,12 @@ import json
 import math
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 
 from profstack.analysis import build
+from profstack.analysis.loops import loop_warnings
 from profstack.storage.folder import write_run
 from profstack.storage.schema.report import REPORT
 from profstack.storage.vocabulary import BENCH_FACT
@@ -82,7 +84,7 @@ def test_notes_stand_once_with_paths_from_home(run):
     files = [report["tables"][table][0]["file"] for table in ("functions", "lines")]
     assert files == ["~/project/train.py"] * 2
     assert texts(report, "truncated") == ["gave up ~/project/train.py"]
-    assert texts(report, "empty-capture") == []
+    assert texts(report, "empty-capture") == texts(report, "children") == []
 
 
 @pytest.mark.parametrize("place", ["wait", "work", "quick"])
@@ -113,6 +115,13 @@ def test_a_pause_in_a_layers_slice_is_of_the_run_and_not_of_the_step(run, place)
     assert [row["index"] for row in report["tables"]["outliers"]] == paused
     [text] = texts(report, "pauses")
     assert f"step {paused[0]}," in text
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_step_to_begin_at_that_never_came_is_a_warning(waits):
+    facts = {"site": [], "waits": waits}
+    recorded = SimpleNamespace(facts={"begin_at": "7"}, plan_times=[1], loop_facts=lambda _: facts)
+    assert [row["slug"] for row in loop_warnings(recorded, [])] == ["begin-at"] * waits
 
 
 @pytest.mark.parametrize("calls", [1.01, 1.1])

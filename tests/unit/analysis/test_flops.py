@@ -149,6 +149,13 @@ def test_a_disagreement_names_the_operators_and_the_amounts(run):
         assert words in text
 
 
+def test_a_counter_without_figures_has_the_first_reason(run):
+    run.layers(flops="empty")
+    notes = ("flops: no turn", "too late")
+    run.writer.write({"notes": [{"slug": "x", "layer": "flops", "text": text} for text in notes]})
+    assert rows_in(run)[OF_RECORD]["note"] == "no turn"
+
+
 M, LITTLE = 1_000_000, 50_000_000 * flops.NEGLIGIBLE
 
 

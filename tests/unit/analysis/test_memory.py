@@ -134,3 +134,11 @@ def test_the_step_with_the_highest_peak_counts_whole(run):
     assert [row["share"] for row in rows] == [row["bytes"] / 1050 for row in rows]
     # Work outside modules, of no module, and of an unknown kind has no owner.
     assert memory.peak_facts(recorded) == (1050, near(900 / 1050))
+
+
+def test_of_many_readings_each_stretch_keeps_its_extremes(run, monkeypatch):
+    monkeypatch.setattr(memory, "MOST_SAMPLES", 4)
+    samples = enumerate([5, 1, 7, 3, 9, 2, 4])
+    same = {"frame": 1, "weight": 1.0}
+    run.writer.write({"watch_samples": [{"t_s": t, "rss_bytes": n, **same} for t, n in samples]})
+    assert cells(memory.memory_rows(run.recorded()), "rss_bytes") == [(1,), (7,), (9,), (2,)]

@@ -52,6 +52,7 @@ def test_the_roof_that_explains_half_of_the_time_holds_back(flop, moved, share, 
 @pytest.mark.parametrize(("flop", "moved", "seconds", "bound", "words"), [
     (None, 1e9, 1.0, None, "not counted"), (1e9, None, 1.0, None, "no rule tells"),
     (1e9, 1e9, None, None, "not calibrated"), (1e9, 1e9, 0.0, None, "not calibrated"),
+    (None, 12e9, 1.0, "memory", "120 % of its time at the memory's rate: "),
     (None, 8e9, 1.0, "memory", "80 %"), (None, 4e9, 1.0, None, "40 %")])  # fmt: skip
 def test_what_is_not_known_has_no_share_and_a_reason(flop, moved, seconds, bound, words):
     found = judged(flop, moved, seconds, None if moved is not None else "no rule tells of cat")

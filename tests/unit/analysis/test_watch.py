@@ -72,6 +72,9 @@ def test_a_line_is_the_innermost_one_of_the_scripts_own_folder(made, tmp_path):
     shares = {line: share for line, (share, _) in watch.line_shares(recorded, "step").items()}
     assert shares == {(SCRIPT, 20): 0.4, (HELPER, 7): 0.4}
     assert watch.line_shares(recorded, "startup") == {(SCRIPT, 30): (1.0, None)}
+    # Other samplers leave out the folder that a file was imported from.
+    files = ("json/decoder.py", "work/json.py")
+    assert [watch.Frame(file, 1, "f", 1).is_installed for file in files] == [True, False]
 
 
 def test_slow_steps_stand_out_against_the_clean_ones(made):

@@ -192,6 +192,8 @@ def test_memory_of_a_device_that_is_out_ends_the_search_and_is_given_back(device
     # The allocator's limit was what is held and 400 more, of 800, and is off again.
     assert (device.seen.count("fraction 0.75"), device.fraction) == (2, 1.0)
     assert device.seen.count("empty_cache") >= len(said) - 2
+    refused = {text.partition(":")[0] for text in said if "OutOfMemoryError" in text}
+    assert refused - {"batch of 16"} == {"batch of 12"}
     measured = [row for row in rows if row["status"] == "measured"]
     sizes = [of(row, "batch_size peak_memory_bytes") for row in measured]
     assert sizes == [[size, 500] for size in [1, 2, 4, 8, 11] * 2]

@@ -11,6 +11,7 @@ from torch.optim import optimizer as optimizers
 from profstack.capture import arming
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT
 from profstack.capture.slices import SlicePlan, Targets, settle
+from profstack.capture.step_events import StepEvents
 from profstack.layer import LISTENED, RANGED, Mode
 from tests.support.engine import Alpha, Hears, VirtualOptimizer, elsewhere, observed
 from tests.support.tables import cases
@@ -23,15 +24,17 @@ CLEAN = SlicePlan("clean", (), 2, 4)
 def test_the_quick_hook_stamps_the_steps_of_the_followed_optimizer_on_its_thread(monkeypatch):
     times = iter((3.0, 5.0, 9.0, 17.0))
     monkeypatch.setattr(arming, "time", SimpleNamespace(perf_counter=lambda: next(times)))
-    looks, others, ends = [], [], []
-    told = SimpleNamespace(look=lambda: looks.append(len(ends)), optimizer_ended=others.append)
+    looks, others, ends, told = [], [], [], StepEvents(SimpleNamespace(boundary=None), set, None)
+    told.look, told.optimizer_ended = lambda: looks.append(len(ends)), others.append
     told.elsewhere = lambda frame: None
     followed, other = VirtualOptimizer(), VirtualOptimizer()
+    # Its start may be reported.
+    told.optimizer_started(followed)
     hook = arming.optimizer_hook(torch, weakref.ref(followed), ends, arming.Aim(3), told, [])
     for optimizer in (followed, followed, other):
         hook(optimizer, (), {})
     elsewhere(hook, followed, (), {})
-    assert (ends, others, looks) == ([3.0, 5.0], [other, followed], [])
+    assert (ends, others, looks, told.stepping) == ([3.0, 5.0], [other, followed], [], [])
     for _ in range(2):
         hook(followed, (), {})
     monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True, raising=False)
@@ -71,9 +74,10 @@ def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_
         one.engine.arming.begin(CLEAN)
         assert (events.waits, events.sees_all) == (waits, hooks.state.mode == RANGES)
     # Where the module that ends steps is gone, all calls are watched.
-    events.rule, events.finder.source = "module", 77
-    arm(CLEAN)
-    assert hooks.state.mode == DISCOVER
+    for events.rule, events._first_module in (("module", None), ("optimizer", None)):
+        events.finder.source = 77
+        arm(CLEAN)
+        assert hooks.state.mode == DISCOVER
 
 
 @cases(

@@ -10,8 +10,8 @@ import torch
 from profstack.capture import user_regions
 from profstack.capture.engine import Engine
 from profstack.capture.loops import MOST_LOOPS, NEW_LOOP, NEW_PLACES, BeginAt, Loops
-from profstack.capture.slices import Targets
-from tests.support.engine import milli
+from profstack.capture.slices import SlicePlan, Targets
+from tests.support.engine import VirtualOptimizer, milli, observed
 from tests.support.tables import cases
 
 ELSEWHERE = Engine.elsewhere
@@ -32,19 +32,24 @@ class Told:
         for letter in "abcdefghijklmnopqrstuvwxyz":
             exec(compile(f"def {letter}(): return step()", f"cell {letter}", "exec"), self.sites)
         self.sites["step"] = self.step
-        self.number = {}
+        self.number, self.goes_on = {}, False
 
     def step(self, state=0, delayed=False):
         frame = sys._getframe(1)
         self.total += 1
-        if self.total == 1:
-            self.number[id(self.loops.begin(frame, state, 1))] = 0
+        if self.total == 1 or self.goes_on:
+            self.loops.begin(frame, state, self.total, goes_on=self.goes_on)
         elif not self.loops.same(frame, state):
             self.loops.take(frame, state, self.total, delayed=delayed)
         return str(self.number.setdefault(id(self.loops.current), len(self.number)))
 
     def run(self, letters):
-        return "".join(self.sites[letter]() for letter in letters)
+        """Make steps; at a capital another optimizer of the same rule begins to end them."""
+        loops = ""
+        for letter in letters:
+            self.goes_on = letter.isupper()
+            loops += self.sites[letter.lower()]()
+        return loops
 
 
 ONE, FEW = "aab" + "abbabaabb" * 3, "c" * (NEW_LOOP - 1)
@@ -58,6 +63,10 @@ ONE, FEW = "aab" + "abbabaabb" * 3, "c" * (NEW_LOOP - 1)
     (f"{ONE}{FEW}accccc", "0" * len(f"{ONE}{FEW}accccc")),
     # Several new places are another one after more steps.
     ("a" + "bc" * NEW_PLACES + "a", "0" * NEW_PLACES + "1" * (NEW_PLACES + 1) + "0"),
+    # Another optimizer goes on with the loop of its place, or begins one at once.
+    ("aaAaBbbaAaBb", "000011100011"),
+    # What it does fewer times than that before the loop is back is a part of it.
+    ("aaBbabbbbB", "0011000000"),
 )
 def test_what_makes_another_loop(told, letters, loops):
     assert told.run(letters) == loops
@@ -143,14 +152,30 @@ def test_a_loop_without_gradients_has_a_plan_of_its_own(calls):
     # All are called at one line: the state of gradients and of the model tells them apart.
     assert plans_of(one) == [(1, 10), (2, 80 - lost), (3, 20 - lost)]
     facts = [one.facts[f"plan_{plan}"] for plan in (1, 2, 3)]
-    assert [(fact["gradients"], fact["training"]) for fact in facts] == [
-        (True, True),
-        (False, True),
-        (True, False),
-    ]
+    states = [(fact["gradients"], fact["training"]) for fact in facts]
+    assert states == [(True, True), (False, True), (True, False)]
     slices = {row["plan"] for row in one.slices if row["layer"] == "alpha"}
     # The third never becomes a quarter of the second.
     assert slices == {1, 2}
+
+
+def test_a_new_optimizer_at_the_same_line_goes_on_with_the_loop(virtual, monkeypatch):
+    plan = [observed(1), observed(60), SlicePlan("clean", (), 2, 30)]
+    one, training = virtual("alpha", plan=plan, targets=Targets(settle_s=0.0001))
+    monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
+    training.run(milli(*[5] * 20))
+    kept = [training.optimizer]
+    for steps in (50, 70, 40):
+        one.engine._budget.waiting = (("alpha", "timed"),)
+        training.optimizer = VirtualOptimizer()
+        kept.append(training.optimizer)
+        training.run(milli(*[6] * steps))
+    one.engine.finish()
+    assert (plans_of(one), one.engine._budget.waiting) == ([(1, 20), (2, 160)], None)
+    # Two steps tell that another one ends steps. Slices that it cuts short are taken once more.
+    kinds = " ".join(f"{kind} {steps}" for kind, steps in one.kinds)
+    assert kinds.endswith("alpha 1 settle 47 startup 2 settle 1 alpha 60 clean 7 startup 2 "
+                          "settle 1 clean 30 watch 7")  # fmt: skip
 
 
 def test_no_layer_sees_a_step_of_another_loop(calls):

@@ -1,5 +1,6 @@
 """Events of the hooks become boundaries, rules and flags: on one thread, by one rule."""
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -70,6 +71,9 @@ class Told:
         elif word[0] in "+-":
             happened = events.optimizer_started if word[0] == "+" else events.optimizer_ended
             happened(self.optimizers[which])
+        elif word[0] == "!":
+            gone = events._candidates[id(self.optimizers[which])] = weakref.ref(VirtualOptimizer())
+            events.followed_optimizer = events.followed_optimizer if which == "B" else gone
         elif word[0] in "<>":
             happened = events.call_started if word[0] == "<" else events.call_ended
             happened(self.net.train(which == "m"), named(2 if which == "t" else 1, which == "l"))
@@ -105,7 +109,8 @@ def make(moments):
 # Events: `+A` and `-A` begin and end an optimizer's step; `m` is a call in training, `e` one of the
 # same module and `t` one of another in evaluation, `<m` and `>m` the two ends of one; `b` a
 # backward pass of a second, `g` a `generate` and `G` one that fails; `s` and `k` mark a step; `f`
-# is the first activity, `?e` an evaluation that is reported; a number waits.
+# is the first activity, `?e` an evaluation that is reported, `!A` the end of one whose place
+# another one takes; a number waits.
 @cases(
     "live script told",
     # A step begins with the first training, or the first activity, and not with evaluation.
@@ -122,8 +127,15 @@ def make(moments):
     (
         "A",
         f"-A {'-A ' * 17}| 1 -B 2 -C | 3 -B | 4 -C | -B -C",
-        f"optimizer(0 0) {'step ' * 17}| | optimizer(0 3) | step | step",
+        f"optimizer(0 0) {'step ' * 17}| | | optimizer(0 3 10) | step",
     ),
+    # Another one that lies where the one followed lay is a new one, beside one that never steps.
+    (
+        "AB",
+        f"{'-A ' * 6}| -A | !A {'-A ' * 5}| -A | -A",
+        "optimizer(0 0 0 0 0 0 0) | step | | optimizer(0 0 0 0 0 0 0) | step",
+    ),
+    ("A", "-B -B -A -B -B -A | !B -B -B -A | !B -B -A", "optimizer(0 0) step | step | step"),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
     ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),
@@ -185,6 +197,7 @@ def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):
 
 def test_who_comes_first_in_a_step_of_calls_is_seen_where_all_calls_are(make):
     told, found = make(""), []
+    assert (told.happen("f e"), told.events.others_first) == ("discovery", False)
     told.happen("1 <e 2 >e <e 2 >e <e 2 >e <e 2 >e")
     for told.events.sees_all, word in ((True, "e"), (True, "t"), (False, "e"), (True, "e")):
         told.events.begin_step()

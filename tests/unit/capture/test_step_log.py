@@ -139,24 +139,15 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
     logged, found = recorded, recorded.table("slices")
     names = "slice kind layer mode plan round first_step steps counted_steps settle_steps"
     assert [" ".join(map(str, of(row, names))) for row in found] == [
-        "0 startup None None 1 0 0 5 None 0",
-        "1 memory memory discovery 1 0 5 1 1 0",
-        "2 startup None None 1 0 6 1 None 0",
-        "3 settle None None 1 2 7 3 3 3",
-        "4 settle None None 1 2 10 2 2 2",
-        "5 clean None None 1 2 12 5 5 2",
-        "6 a a shared 1 1 17 5 3 0",
-        "7 b b shared 1 1 17 5 5 0",
-        "9 clean None None 1 2 22 5 5 0",
-        "10 clean None None 1 2 27 5 5 0",
-        "11 clean None None 1 2 32 1 1 0",
-        "12 clean None None 2 2 33 2 2 0",
+        "0 startup None None 1 0 0 5 None 0", "1 memory memory discovery 1 0 5 1 1 0",
+        "2 startup None None 1 0 6 1 None 0", "3 settle None None 1 2 7 3 3 3",
+        "4 settle None None 1 2 10 2 2 2", "5 clean None None 1 2 12 5 5 2",
+        "6 a a shared 1 1 17 5 3 0", "7 b b shared 1 1 17 5 5 0",
+        "9 clean None None 1 2 22 5 5 0", "10 clean None None 1 2 27 5 5 0",
+        "11 clean None None 1 2 32 1 1 0", "12 clean None None 2 2 33 2 2 0",
         "13 settle None None 2 0 35 1 1 0",
-        *(
-            f"{14 + n} watch None None 2 4 {first} {steps} {steps} 0"
-            for n, (first, steps) in WATCHED
-        ),
-    ]
+        *(f"{14 + n} watch None None 2 4 {at} {steps} {steps} 0" for n, (at, steps) in WATCHED),
+    ]  # fmt: skip
     times = "started_s wall_s cpu_s counted_wall_s"
     first, memory, _ = (of(row, times) for row in found[:3])
     assert first == [approx(1.5), approx(sum(WALLS)), None, None]

@@ -118,6 +118,11 @@ def test_steps_of_a_script(live, events, plans, steps):
 def test_what_is_found_later():
     # A plan that is taken over begins with the steps that showed it.
     assert Script("A").run("mbA" * 20 + "mbBmbB").found.past_ends == (63.0, 66.0)
+    # One at the address of another is a new one.
+    for gone, plans, steps in (("A", [*B, *A], [18, 2]), ("B", [*B, *B], [17, 3])):
+        script = Script("AB").run("mbAmbB" * 17)
+        script.finder.forget(ord(gone))
+        assert (script.run("mbAmbB" * 3).plans, list(map(len, script.ends))) == (plans, steps)
     script = Script("A").run("m" * (LONG_PATIENCE - 1))
     script.live = frozenset()
     assert script.run("mm").plans == M

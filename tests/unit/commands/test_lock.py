@@ -1,9 +1,12 @@
 """`profstack lock` around its runs: fewer steps of a short script, and whose lock it replaces."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
+from profstack.commands import check, main
 from profstack.commands import lock as lock_command
-from profstack.commands import main
 from profstack.lock.facts import STEP, Key, TooFewStepsError
 from profstack.lock.lockfile import Lock
 from tests.support.commands import refused
@@ -42,3 +45,11 @@ def test_the_lock_of_another_script_is_replaced_by_force_alone(tried, capsys):
     for words in (["sub/train.py"], ["sub/train.py"], ["--force", "sub/other.py"]):
         assert main(["lock", "-q", *words]) == 0
     assert "it is the lock of train.py" in refused(capsys, "lock", "-q", "sub/other.py")
+
+
+def test_facts_that_differ_from_run_to_run_do_not_count(monkeypatch):
+    monkeypatch.setattr(check, "read_facts", lambda _: {"a": 1, "b": 5})
+    rows = [SimpleNamespace(key=key, now=now) for key, now in (("a", 1), ("b", 2), ("c", 3))]
+    first = SimpleNamespace(differences=rows, compared=9, notes=[])
+    found = check._again(None, {}, SimpleNamespace(counted=nullcontext), first)
+    assert (found.differences, found.notes[0][:7]) == (rows[:1], "2 facts")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from profstack.commands import main
+from profstack.commands.merge import is_of_others
 from profstack.report import files
 from tests.support.commands import refused
 from tests.support.launches import launch
@@ -34,6 +35,16 @@ def test_the_ranks_with_a_recording_are_merged_into_their_folder(folder, capsys)
     found = [row.partition(",")[0] for row in rows]
     # The latest first.
     assert (found[0], sorted(found)) == ("2", ["0", "1", "2"])
+    assert main(["history", str(folder), "--format", "csv"]) == 0
+    assert "90fd44f" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("count", "rule", "others"), [(9, "step", 0), (0, "", 1), (9, "whole", 1)])
+def test_a_script_without_own_steps_is_of_others(tmp_path, monkeypatch, count, rule, others):
+    monkeypatch.setattr(files, "load", lambda _: {"step": {"count": 3}})
+    (tmp_path / "process-1").mkdir()
+    (tmp_path / "process-1" / "recording.sqlite").touch()
+    assert is_of_others({"step": {"count": count, "rule": rule}}, tmp_path) is bool(others)
 
 
 def test_a_folder_without_ranks_is_one_line(tmp_path, capsys):

@@ -274,20 +274,6 @@ def test_a_run_under_nsys_is_refused_where_there_can_be_none(script, monkeypatch
     assert script.starts == []
 
 
-def test_the_capture_takes_what_steps_there_are():
-    given = {"layers": ["torch", "nvtx"], "left_out": {"torch": "x"}, "lockstep": False}
-    given |= {"sync": True, "whole": True, "startup": "cprofile", "max_steps": 5, "step_by": "step"}
-    changed = {"layers": ["nvtx"], "left_out": {}, "startup": None, "whole": False, "sync": False}
-    # Steps of the first run and of a slice; then warm-up and captured.
-    table = "100 3 10 10, 100 25 10 25, 34 3 10 10, 20 3 6 10, 14 3 4 8, 5 3 1 2, 0 3 1 1"
-    for row in table.split(", "):
-        ran, slice_steps, warmup, steps = map(int, row.split())
-        first = {**given, "targets": {**vars(Targets()), "slice_steps": slice_steps}}
-        capture = {"warmup": warmup, "steps": steps}
-        assert run_command.second_options(first, run_command.FirstRun(ran, False, True, "")) == {
-            **first, **changed, "capture": capture, "lockstep": True}  # fmt: skip
-
-
 def recording(folder):
     """A recording of two plans, one of 4 and one of 7 steps; a third is a script as a whole."""
     (folder / "logs").mkdir(parents=True)
@@ -333,7 +319,7 @@ def nsys(tmp_path, monkeypatch):
         second = run_command.NsysRun.prepared(options, parse(["train.py", "x"]), ["nvtx"], None)
         second.announce(told.append)
         second.execute(folder, 0, {"targets": vars(Targets())}, 2.25)
-        assert run_command.FirstRun.read(folder).steps == 7
+        assert second_run.FirstRun.read(folder).steps == 7
         return told, [text for (text,) in query(folder, "SELECT text FROM notes")], given
 
     return again

@@ -48,11 +48,11 @@ def side(text, calls, runs, fused):
     report = {
         "tables": {
             "operators": [{"name": name, "calls": float(count)} for name, count in calls],
-            "lines": rows("lines", "line calls", *runs, file="/a/t.py", own=True),
-            "modules": [],
-            "functions": [],
+            "lines": rows("lines", "line calls python_s", *runs, file="/a/t.py", own=True),
+            **dict.fromkeys(("modules", "module_lines", "functions", "calls"), ()),
         },
         "sources": [{"file": "/a/t.py", "text": text}],
+        "benchmark": {"median_s": 0.01},
         "setup": {"optimizers": [{"name": "SGD", "fused": fused, "foreach": False, "tensors": 2,
                                   "place": {"file": "/a/t.py", "line": 6}}]},
     }  # fmt: skip
@@ -71,5 +71,9 @@ def test_counts_name_the_operator_and_the_line_that_runs_as_many_times_more():
         Found("/a/t.py", 6, "no longer fused"),
         Found("/a/t.py", 3, "aten::item 0 -> 30 calls a step"),
     ]
+    # The optimizer's line is the first place of what takes longer in Python, once.
+    slower = side(NEW, [], [(6, 1, 0.004), (3, 1, 0.003)], fused=False)
+    of_python = [(each.line, each.cause) for each in Places(was, slower).of_step("Python", 0.007)]
+    assert of_python == [(6, "no longer fused"), (3, "return [q.item() for q in p]")]
     unknown = side(NEW, [], [], fused=True)
     assert Places(was, was).counted() == Places(was, unknown).counted() == []

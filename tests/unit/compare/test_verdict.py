@@ -26,9 +26,7 @@ def bar(before_s, after_s):
     "0.0123 0.0134 ms '12.3' '13.4'; 0.0123 0.0130 ms '12.30' '13.00'",
     "0.0123 0.01235 ms '12.300' '12.350'; 0.0123 0.0123 ms '12.3' '12.3'",
 )
-def test_the_whole_has_one_unit_and_the_difference_two_digits(
-    before_s, after_s, unit, before, after
-):
+def test_the_whole_has_one_unit(before_s, after_s, unit, before, after):
     found = rounded(bar(before_s, after_s))
     shown = (found.unit, found.words(found.before), found.words(found.after))
     assert shown == (unit, before, after)

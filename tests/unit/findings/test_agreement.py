@@ -40,11 +40,3 @@ def test_a_finding_that_contradicts_the_bar_is_seen(words, changes):
     report = kept("digits")
     report["findings"][0] |= changes
     assert [words in each for each in contradictions(report)] == [True]
-
-
-def test_two_places_to_begin_at_and_lines_longer_than_the_step_are_seen():
-    report = kept("digits")
-    report["verdict"]["sentence"] = "It is Python, above all in f (data.py:7)."
-    assert len(contradictions(report)) == 1
-    report["tables"]["functions"][0] |= {"phase": "step", "file": "a.py", "calibrated_s": 9.0}
-    assert len(contradictions(report)) == 2

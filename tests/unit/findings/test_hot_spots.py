@@ -77,6 +77,8 @@ def test_limits_that_agree_give_their_mean():
 def test_no_function_takes_more_than_its_step_or_its_lines_have():
     # 2 ms of the traced step are 1.6 ms of the clean one.
     assert gains_of(6, factor=3.0, outside_ms=2) == ms(1.6)
+    bar = {"time_line": "host", "parts": [{"name": "Python", "seconds": 1.1 * MS, "is": "clean"}]}
+    assert gains_of(6, factor=3.0, parts={"step_bar": bar}) == ms(1.1)
     # What a loader calls takes no longer than steps wait for batches.
     # It has 7 of 7.5 ms in which four batches are made, and they take 6 ms of a clean step.
     for batches, most_ms in ((1, 1.5), (4, 6.0 * 7 / 7.5)):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profstack.findings import judge
+from profstack.findings import judge, verdict
 from profstack.findings.judge import FAMILIES, add_findings, link_overlaps
 from profstack.findings.reading import drop_unkeyed, finding
 from profstack.findings.rules import RULES
@@ -76,7 +76,14 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     def severe(recorded, report):
         return [told("data-starved", MAKE, gain_s=7.0), told("python-hot-spot", MAKE)]
 
-    monkeypatch.setattr(judge, "FAMILIES", (mild, broken, severe))
+    def own(recorded, report, sites):
+        handed.append(sites)
+        return []
+
+    handed, sites = [], ["of the watch"]
+    monkeypatch.setattr(verdict, "seen_sites", lambda *given: sites)
+    monkeypatch.setattr(judge, "own_costs", own)
+    monkeypatch.setattr(judge, "FAMILIES", (mild, broken, severe, own))
     functions = [function("make", 1 * MS, line=4)]
     # A method in the run's bar gets its class.
     text = "class Stats:\n    def on_log(self):\n        pass\n"
@@ -84,7 +91,7 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     parts = {"sources": [{"file": TRAIN, "text": text}], "run_bar": [place | {"name": "on_log"}]}
     report = report_of(operators=[{"name": None}], functions=functions, parts=parts)
     add_findings(report, recorded)
-    assert report["run_bar"][0]["name"] == "Stats.on_log"
+    assert (report["run_bar"][0]["name"], handed) == ("Stats.on_log", [sites])
     both = [["data-starved", STEP_S], ["python-hot-spot", STEP_S]]
     expected = [*both, ["graph-breaks", 0.3 * STEP_S]]
     assert [of(each, "slug gain_s") for each in report["findings"]] == expected

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profstack.code_owner import FACT
-from profstack.findings.memory_growth import memory_growth, trend
+from profstack.findings.memory_growth import memory_growth, resident, trend
 from profstack.storage.reader import Recorded
 from tests.support.findings import PLACES, TRAIN, completed, line
 from tests.support.recordings import CLEAN_S, Run
@@ -161,6 +161,14 @@ def test_a_leak_under_the_watch_is_found_in_the_swing_of_its_steps(tmp_path):
     assert told["evidence"][0]["growth_per_step_bytes"] == pytest.approx(20_000, rel=0.05)
     assert of(told, "layers line") == [["watch"], 9]
     assert missing(told["advice"], "train.py:9 (kept.append(x))", "train.py:5") == ["train.py:5"]
+    # The watch's readings count where there are enough for four stretches, else the two edges.
+    for number, (steps, readings) in enumerate(((64, 4), (62, 2))):
+        few = Growing(tmp_path / f"few{number}")
+        few.run.clean(3, number=1)
+        few.edge()
+        few.watch(steps)
+        few.run.writer.close()
+        assert [len(each) for each, _ in resident(Recorded(few.run.folder))] == [readings]
     # A short run says nothing.
     short = Growing(tmp_path / "short", lambda step: 5.0 * MIB * step)
     short.slices(rounds=1, layers=1)

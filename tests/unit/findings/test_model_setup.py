@@ -204,6 +204,7 @@ def multiplied(scale=1.0, *, moved=1e6, busy=9, **noted):
 def test_products_at_full_precision_lose_the_ratio_of_the_peaks():
     (told,) = multiplied()
     assert of(told, "gain_s severity") == near(4 * MS * (1 - 50 / 400), "high")
+    assert "1.50 ms" in told["gain_reason"]
     assert of(told["evidence"][0], "calibrated_s step_share") == near(5 * MS, 0.5)
     assert links(told) == ["operators/aten::mm", "operators/aten::addmm"]
     (other,) = multiplied(tf32_products=True, tf32_convolutions=False)

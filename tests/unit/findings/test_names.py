@@ -4,7 +4,7 @@ import pytest
 
 from profstack.findings import names
 from profstack.findings.reading import CallGraph, key_of, qualified_name
-from tests.support.findings import LOADER, MS, TRAIN, call, function, report_of
+from tests.support.findings import LOADER, MS, TRAIN, call, function, line, report_of
 from tests.support.tables import cases, rows_of
 
 TEXT = """
@@ -54,11 +54,11 @@ def test_methods_have_their_class_and_what_a_loader_calls_its_part():
     text = f"{TEXT}loader = DataLoader(data, collate_fn=pad_batch)\n"
     sources = {"sources": [{"file": TRAIN, "text": text}]}
     assert names.padding_collate_fn(report_of(parts=sources)) == at(8)
-    for more, asks, line in (("", "", 17), ("test: D = DataLoader(rows)\n", "for x in test:", 18),
+    for more, asks, number in (("", "", 17), ("test: D = DataLoader(rows)\n", "for x in test:", 18),
                              ("test = DataLoader(rows)\n", "for x in tests:", None)):  # fmt: skip
         sources["sources"] = [{"file": TRAIN, "text": text + more}]
         found = names.made_at(report_of(parts=sources), "DataLoader", asks)
-        assert found == (line and at(line))
+        assert found == (number and at(number))
 
 
 def test_a_librarys_function_is_named_by_the_users_that_calls_it():
@@ -68,6 +68,10 @@ def test_a_librarys_function_is_named_by_the_users_that_calls_it():
     report = report_of(functions=[train, inner, api, other], calls=calls, parts=SOURCES)
     place, name = names.own_place(report, inner)
     assert (place["file"], place["line"], name) == (TRAIN, 15, "train, which calls mean")
+    # What runs all along is no caller to cProfile: its text calls it.
+    alone, lines = function("fit", 9 * MS, file="/lib/s.py"), [line(16, "    loss = fit(rows)")]
+    place, name = names.own_place(report_of(functions=[train, alone], lines=lines), alone)
+    assert (place["line"], name) == (16, "the script, which calls fit")
 
 
 @cases("place pad_ms widen_ms expected",

@@ -33,11 +33,10 @@ def test_findings_stand_in_the_order_in_which_to_mend_them():
         report["findings"] = [row | {"gain_s": gain} for row, gain in zip(rows, gains, strict=True)]
         found = module.in_order(report)
         assert [of(each, "severity share run_s") for each in found] == order
-    # Without a gain it is a simple one, then a severe one.
-    for slugs, first in (("x", "x"), (f"x {rules.PADDING.slug}", rules.PADDING.slug)):
-        rows = rows_of("slug severity", *([slug, "high"] for slug in slugs.split()), run_s=None)
-        report["findings"] = [KNOWN | row | {"gain_s": None} for row in rows]
-        assert module.in_order(report)[0]["slug"] == first
+    # Without a gain it is a simple one, before a severe one.
+    kinds = ("x", "high"), (rules.PADDING.slug, "medium")
+    report["findings"] = rows_of("slug severity", *kinds, **KNOWN, run_s=None, gain_s=None)
+    assert module.in_order(report)[0]["slug"] == rules.PADDING.slug
 
 
 @cases("words slug share gain run_s",

@@ -39,6 +39,10 @@ def test_work_that_a_call_repeats_eight_times_is_a_group():
         rows = [operator("mm", calls, 1), operator("mul", 32.0, 0.2, "Net.heads.cell")]
         groups = [*repeated_groups(report_of(modules=modules, operators=rows))]
         assert len([group for group in groups if group.module["path"] == "Net.heads"]) == found
+    for mul_ms, runs in ((100, 8), (99, 20)):
+        rows = [operator("mm", 40.0, 900), operator("mul", 16.0, mul_ms)]
+        (group,) = repeated_groups(report_of(modules=[module("Net.heads", 2, 9)], operators=rows))
+        assert group.runs == runs, "of operators with a tenth of the time"
     rows = [operator("cat", 2.0, 1), operator("mm", 40.0, 1, "Net.heads.cell")]
     rows += [operator("mul", 60.0, 1, "Net.heads.cell.gate")]
     rows += [operator("mm", 500.0, 1, "Net.heads.cellar"), operator("mm", 500.0, 1, None)]

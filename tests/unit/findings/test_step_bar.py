@@ -89,6 +89,7 @@ def test_the_wait_has_one_time_and_parts_have_links():
     expected = {"forward": "Net", "backward": "Net", "loss": "(loss)", "optimizer": "(optimizer)"}
     expected = {name: f"modules/{path}" for name, path in (expected | {BEFORE: "(wait)"}).items()}
     functions = {"Python": to_function(key_of(walk)), "I/O": to_function(key_of(save))}
+    functions["idle"] = "method/threads"
     assert links.items() >= (expected | functions).items()
 
 

@@ -86,6 +86,7 @@ def test_a_step_is_cut_by_owner_and_by_what_operators_cover():
     assert (cut.torch, cut.wait_is, shares(cut)) == (False, "clean", pytest.approx({"wait": 0.3}))
     assert "not known" in cut.torch_reason
     assert cut_of(parts={"benchmark": {"median_s": None}}) is None
+    assert cut_of(0).wait == 0.0
 
 
 @cases(

@@ -116,6 +116,18 @@ def test_the_watch_pauses_for_our_imports_and_without_an_engine_nothing_is_waite
     assert capsys.readouterr().err == "profstack: not armed, ValueError: a defect\n"
 
 
+@pytest.mark.parametrize(("begun", "planned", "profiled"), [(0, 0, 1), (1, None, 1), (0, None, 0)])
+def test_a_fork_knows_whether_its_parent_was_profiled(armed, monkeypatch, begun, planned, profiled):
+    for name in ("_profiled_before", "_followed"):
+        monkeypatch.setattr(child, name, False)
+    armed.engine.log, armed.engine.planned = SimpleNamespace(next_slice=begun), planned
+    armed.engine.abandon = lambda: armed.engine.heard.append("left")
+    armed.arm()
+    child._forked()
+    found = [child._profiled_before, child.engine(), armed.engine.heard]
+    assert found == [bool(profiled), None, ["left"]]
+
+
 def marked():
     pass
 

@@ -8,27 +8,20 @@ import pytest
 import torch
 
 from profstack.launch import children
+from tests.support.tables import cases
 
 HERE = sys.executable
 NAME, BIN = os.path.basename(HERE), os.path.dirname(HERE)
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "path", "own"),
-    [
-        (None, [HERE, "x.py"], "", True),
-        (None, HERE, "", True),
-        (HERE, ["another name", "x.py"], "", True),
-        (None, [HERE, "-u", "-X", "dev", "-c", "1", "-I"], "", True),
-        (None, [HERE, "-X", "dev", "-I", "x.py"], "", False),
-        (None, [HERE, "-sE", "x.py"], "", False),
-        (None, ["/bin/sh", HERE], "", False),
-        (None, [NAME, "x.py"], f"/nowhere{os.pathsep}{BIN}", True),
-        (None, [NAME, "x.py"], "/nowhere", False),
-        (None, [], "", False),
-        (None, iter([HERE, "x.py"]), "", False),
-    ],
-)
+@cases("program arguments path own",
+    (None, [HERE, "x.py"], "", True), (None, HERE, "", True),
+    (HERE, ["another name", "x.py"], "", True),
+    (None, [HERE, "-u", "-X", "dev", "-c", "1", "-I"], "", True),
+    (None, [HERE, "-X", "dev", "-I", "x.py"], "", False), (None, [HERE, "-sE", "x.py"], "", False),
+    (None, ["/bin/sh", HERE], "", False), (None, [NAME, "x.py"], "/nowhere", False),
+    (None, [NAME, "x.py"], f"/nowhere{os.pathsep}{BIN}", True),
+    (None, [], "", False), (None, iter([HERE, "x.py"]), "", False))  # fmt: skip
 def test_this_interpreter_is_followed_where_it_reads_its_environment(program, arguments, path, own):
     assert children.is_own(program, arguments, {"PATH": path}) is own
 
@@ -56,10 +49,7 @@ def test_recording_begins_after_the_second_call_but_in_a_loaders_worker(is_worke
     model(torch.ones(1, 2))
     with pytest.raises(RuntimeError) as caught:
         model[0](torch.ones(1, 5))
-    assert [each.name for each in caught.traceback][:2] == [
-        "test_recording_begins_after_the_second_call_but_in_a_loaders_worker",
-        original.__name__,
-    ]
+    assert [each.name for each in caught.traceback][1:2] == [original.__name__]
     assert began == []
     model(torch.ones(1, 2))
     look_out.begin()

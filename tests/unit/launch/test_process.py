@@ -122,6 +122,15 @@ def test_the_poll_goes_on_while_the_script_runs(run, observer, monkeypatch, late
     assert (observer.reads, process.POLL_S) == (len(times), 0.1)
 
 
+@pytest.mark.parametrize(("alone", "way"), [(True, "kill"), (False, "killpg")])
+def test_a_process_is_ended_alone_or_with_its_group(monkeypatch, alone, way):
+    sent, ended = [], SimpleNamespace(pid=7, wait=lambda *_: 0)
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, lambda *given, name=name: sent.append((name, *given)))
+    process.end_session(ended, alone=alone)
+    assert sent == [(way, 7, signal.SIGINT), ("killpg", 7, signal.SIGKILL)]
+
+
 def test_passed_through_it_becomes_the_script(monkeypatch):
     became = []
     monkeypatch.setattr(os, "execv", lambda *given: became.append(given))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from profstack.capture.slices import Targets
 from profstack.launch import second_run
 from profstack.readers.nsys import tool
 from profstack.storage.folder import Writer
@@ -170,3 +171,17 @@ def test_layers_are_copied_with_our_numbers(folders):
     assert (facts["torch_events"], facts["flops_kept"]) == (8, 2)
     assert facts["own_layer_tables"][0]["name"] == "own"
     assert rows(first, "notes", "slug layer") == [("rerun", "torch"), ("rerun", "own")]
+
+
+def test_the_capture_takes_what_steps_there_are():
+    given = {"layers": ["torch", "nvtx"], "left_out": {"torch": "x"}, "lockstep": False}
+    given |= {"sync": True, "whole": True, "startup": "cprofile", "max_steps": 5, "step_by": "step"}
+    changed = {"layers": ["nvtx"], "left_out": {}, "startup": None, "whole": False, "sync": False}
+    # Steps of the first run and of a slice; then warm-up and captured.
+    table = "100 3 10 10, 100 25 10 25, 34 3 10 10, 20 3 6 10, 14 3 4 8, 5 3 1 2, 0 3 1 1"
+    for row in table.split(", "):
+        ran, slice_steps, warmup, steps = map(int, row.split())
+        first = {**given, "targets": {**vars(Targets()), "slice_steps": slice_steps}}
+        capture = {"warmup": warmup, "steps": steps}
+        assert second_run.options(first, second_run.FirstRun(ran, False, True, "")) == {
+            **first, **changed, "capture": capture, "lockstep": True}  # fmt: skip

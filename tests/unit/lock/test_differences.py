@@ -67,9 +67,7 @@ def test_what_differed_while_locking_is_not_compared():
     assert "1 fact" in found.notes[0]
 
 
-def test_lock_and_check_print_what_a_name_or_a_lock_holds_on_one_line(
-    tmp_path, monkeypatch, capsys
-):
+def test_what_a_name_or_a_lock_holds_is_on_one_line(tmp_path, monkeypatch, capsys):
     hostile = "a\n::stop-commands::\x1b[2J"
     made = {**MADE, "warmup": 1, "steps": 1}
     monkeypatch.chdir(tmp_path)

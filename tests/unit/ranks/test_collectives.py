@@ -69,6 +69,7 @@ def test_only_what_all_ranks_called_in_a_step_of_all_is_matched():
     # One that ended before the last had come, as a broadcast's source may, took no time below 0.
     early = {0: called((1, 2)), 1: called((5, 5))}
     assert figures(meetings(early, ALONE), "transfer_s bytes_per_s") == [0.0, None]
+    assert meetings(early, ALONE).waits_for_s(1) == 4.0
 
 
 def test_clocks_of_machines_are_put_together_by_the_ends():

@@ -77,14 +77,12 @@ def test_wrappers_in_wrappers_their_guards_and_what_those_call_are_removed():
 
 def test_the_file_is_one_of_pstats_and_rows_are_of_functions_and_calls(tmp_path):
     f, g, made = ("a.py", 3, "f"), ("b.py", 7, "g"), {}
-    # Tables of slices add up.
     merge_tables(made, {f: [1, 3, 1.0, 4.0, {}], g: [4, 4, 0.25, 6.0, {}]})
     merge_tables(made, {f: [1, 1, 0.25, 0.5, {g: [0, 1, 0.25, 0.5]}], g: [2, 2, 0.0, 2.0, {}]})
     merge_tables(made, {f: [0, 1, 0.25, 0.0, {g: [1, 3, 0.25, 2.0]}]})
     assert made == {f: [2, 5, 1.5, 4.5, {g: [1, 4, 0.5, 2.5]}], g: [6, 6, 0.25, 8.0, {}]}
     artifact = cprofile.write_prof(tmp_path / "cprofile" / "profile.prof", made)
     assert "snakeviz" in artifact.opens_in
-    # Of a caller all calls come first.
     wanted = {f: (2, 5, 1.5, 4.5, {g: (4, 1, 0.5, 2.5)}), g: (6, 6, 0.25, 8.0, {})}
     assert pstats.Stats(str(artifact.path)).stats == wanted
     functions, calls = cprofile.records(made, 4)
@@ -111,7 +109,6 @@ def test_the_cost_is_the_median_of_rounds_but_the_first(monkeypatch):
     for kind, part in (name.split("_") for name in PARTS[:4]):
         values = [float(each[f"{kind}_{part}"]) for each in kept]
         first, _, third = quantiles(values, n=4)
-        # A cost is not below zero.
         found = (cost[kind][f"{part}_s"], cost[kind][f"{part}_spread_s"])
         assert found == (max(0.0, median(values)), third - first)
     assert cost["bytecode_factor"] == median(each["bytecode_factor"] for each in kept)

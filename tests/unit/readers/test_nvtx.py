@@ -50,7 +50,6 @@ def counted(emitter):
     ("+region:r +Net -Net -region:r", "r,.forward,..Net"),
     # Not so in a backward pass, where forward work is repeated.
     ("+backward:backward +Net +Net.fc", "backward,.Net,..Net.fc"),
-    # A module in itself.
     ("+Net +Net -Net +Net.fc -Net.fc -Net +a", "forward,.Net,..Net,..Net.fc,forward,.a"),
     ("+optimizer:SGD +Net -Net -optimizer:SGD +r", "optimizer SGD,.forward,..Net,forward,.r"),
     # An error has left inner ones open: they end with the outer one and go on, as do tasks that
@@ -70,7 +69,6 @@ def test_ranges_and_what_is_around_them(emitter, domain, words, told):
 
 
 def test_texts_categories_and_numbers(emitter, domain):
-    # A loss is no forward pass.
     for name, module in (("MSELoss", nn.MSELoss()), ("Net", nn.Linear(2, 2))):
         emitter.enter("module", name, module)
         emitter.leave("module", name)

@@ -35,16 +35,6 @@ def test_broken_rules_are_errors_in_the_repository_and_kept_ones_nothing():
     assert len(github({**comparison(), "gates": gates * 20}, "/app")) == 10
 
 
-def test_the_answer_comes_first_then_gates_then_parts_and_the_rest_is_folded():
-    made = comparison()
-    made["gates"] = [gate("step > 5%", "broken"), gate("FLOP > +0", "kept")]
-    text = markdown(made)
-    shown, folded = text.split("<details>", 1)
-    assert shown.index("### ") < shown.index("**broken**") < shown.index("| data wait")
-    assert folded.count("</details>") == text.count("<details>") > 3
-    assert made["measured"] in folded
-
-
 def test_names_of_a_program_are_no_markup():
     assert words("a|b <i> `c`\n# d @me *e*").count("|") == 0
     assert words("<i>\n# x") == "&lt;i&gt; &#35; x"

@@ -71,3 +71,36 @@ def test_the_rate_and_its_share_of_the_peak_or_why_there_is_none():
         work = module.overview_page(report).work
         assert [work.flop, work.flop_per_s, work.reason] == known
         assert (work.mfu, work.peak_flop_per_s, work.peak_is) == (None, None, None)
+
+
+def test_a_function_has_the_time_of_its_finding_and_no_other():
+    functions = rows("functions", "name calibrated_s", ("hot", 3e-3), ("cool", 1e-3), line=7)
+    functions = [row | {"phase": "step", "file": "a.py", "self_s": 9e-3} for row in functions]
+    for calibrated, times in ((True, {"hot": 2e-3, "cool": 1e-3}), (False, {"cool": 9e-3})):
+        report, lacks = build(), {} if calibrated else {"calibrated_s": None}
+        report["tables"]["functions"] = [row | lacks for row in functions]
+        hot = {
+            "slug": "python-hot-spot",
+            "gain_s": 2e-3,
+            "evidence": [{"link": "python/a.py:7:hot"}],
+        }
+        report["findings"] = [hot]
+        timed, kind, *_ = module.function_times(report)
+        assert {row["name"]: seconds for row, seconds in timed} == times
+        assert kind.endswith("calibrated" if calibrated else "raw")
+
+
+def test_fewer_page_faults_are_said_of_steps_with_blocks_that_glibc_maps():
+    def said(size, *others, kind="activations", device="cpu", platform="Linux-glibc2.36", known=()):
+        report = build()
+        report["environment"] |= {"platform": platform, "variables_set": [*known]}
+        held = [(device, kind, 3 * size, 3), *others]
+        report["tables"]["peak_holders"] = rows("peak_holders", "device kind bytes tensors", *held)
+        return module.page_faults(report)
+
+    assert "of some 256 KiB" in said(1 << 18)
+    for size, is_said in ((1 << 17, 1), ((1 << 17) - 1, 0), ((1 << 22) - 1, 1), (1 << 22, 0)):
+        assert bool(said(size)) is bool(is_said)
+    assert said(1 << 18, ("cpu", "inputs", 1 << 23, 1)) is said(1 << 18, platform="macOS") is None
+    assert said(1 << 18, device="cuda:0") is said(1 << 18, known=["LD_PRELOAD"]) is None
+    assert said(1 << 18, kind="parameters") is None

@@ -41,7 +41,6 @@ TIMES = ["forward", "1.00 ms", "2.00 ms"]
 @pytest.mark.parametrize(("columns", "texts", "width", "found"), [
     ([NAMES, *[TIMES] * 4], {0}, 46, [[0, 1, 2, 3], [0, 4]]),
     ([NAMES, *[TIMES] * 4], {0}, 47, [[0, 1, 2, 3, 4]]), ([], set(), 80, [[]]),
-    # Without words the first column leads.
     ([["step", "1"], *[TIMES] * 5], set(), 40, [[0, 1, 2, 3, 4], [0, 5]]),
     # A very long name takes no room from the figures: at most 45 of 100 columns.
     ([["module", "L" * 10_000], *[TIMES] * 7], {0}, 100, [[0, 1, 2, 3, 4, 5, 6], [0, 7]]),
@@ -61,8 +60,7 @@ def test_figures_have_the_units_of_their_names():
         assert f"{module.label(key)} {module.figure(key, value)}" == said
     assert module.evidence_words("aten::mm") == "aten::mm"
     named = {"own_low_s": 0.004, "limits_agree": False, "step_share": 0.4}
-    words = "own time, at least 4.00 ms, share of the step 40.0 %"
-    assert module.evidence_words(named) == words
+    assert module.evidence_words(named) == "share of the step 40.0 %"
     known = {"operator": "mm", "calls": 3.0, "gain_s": None, "total_s": 0.0004, "link": "python/x"}
     assert module.evidence_words(known) == "operator mm, calls 3, total 400 µs"
 
@@ -73,6 +71,10 @@ def test_figures_have_the_units_of_their_names():
     ({"gain_s": 0.004, "file": "a.py", "evidence": [{"limits_agree": False}, {}]},
      "a.py, at least 4.00 ms a step, estimated",
      "T (a.py; at least 4.00 ms a step, estimated). Mend it."),
+    ({"run_s": 9.0, "run_gain_s": 9.0, "run_gain_is": "at most"}, "at most 9.00 s of the run",
+     "T (at most 9.00 s of the run). Mend it."),
+    ({"run_s": 9.0, "run_gain_s": 2.0, "run_gain_is": "at most"},
+     "at most 2.00 s of 9.00 s of the run", "T (at most 2.00 s of 9.00 s of the run). Mend it."),
 ])  # fmt: skip
 def test_a_finding_says_where_it_is_and_what_a_remedy_gains(values, cost, line):
     found = finding("slug", "T", **values)

@@ -99,7 +99,6 @@ def test_devices_are_left_asleep_and_waited_for_once_they_wake(clock_of):
     cuda.open.add(0)
     clock.synchronize()
     assert (clock.has_device, cuda.waited) == (True, [0])
-    # It keeps out of a graph's capture.
     cuda.capturing = True
     clock.synchronize()
     assert (clock.record_event(), cuda.waited, cuda.pending) == (None, [0], [])

@@ -106,7 +106,6 @@ def test_what_is_no_series_is_refused_and_a_side_without_steps_no_ratio():
         summary.ratio_interval([[1.0, 0.0, 1.0]], [[1.0] * 9])
     for above, below in (([], [[1.0] * 9]), ([[], []], [[1.0] * 9]), ([[2.0]], [])):
         assert summary.ratio_interval(above, below) == NONE
-    # Five pairs have no interval.
     found = [summary.pooled_ratio([([1.0, 1.1], [1.0, 0.9])] * n) for n in (0, 5, 6)]
     assert (found[0], [each.low is None for each in found]) == (NONE, [True, True, False])
     # One that leaves out 1 is a difference.

@@ -1,8 +1,7 @@
 """No main guard: trainings of many kinds, each with an optimizer of its own; the last one fails.
 
 It shows what it can see of itself, uses profilers of its own, and sets what can be set, which must
-stay as set. A profiler that is stopped and started again inside an open range corrupts memory:
-torch writes the range's end into the first profiler's freed event.
+stay as set.
 """
 
 import probe

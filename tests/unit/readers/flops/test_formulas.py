@@ -199,9 +199,7 @@ def test_what_a_mask_leaves_out_is_known_from_shapes_alone():
         # Of packed sequences, and where the lengths differ, the shapes do not show it.
         (efficient, [*same, *packed, 6, 6, 0.0, 1], None),
         (flash, [row, more, more, None, None, 6, 9, 0.0, True, False], None),
-        # There is no shape.
         (flash, [None, None, None, None, None, 6, 6, 0.0, True], None),
-        # Nothing that can be causal.
         ("aten::mm", [[6, 6], [6, 6]], 0),
     ):
         assert left_out(name, arguments, {}, 36) == expected, (name, arguments)

@@ -160,9 +160,7 @@ def test_what_is_damaged_says_what(written, path, value, words):
 
 
 @given(ANY_VALUE, CHANCE)
-def test_a_snapshot_with_any_value_anywhere_is_read_or_ends_in_one_line(
-    tmp_path_factory, value, chance
-):
+def test_a_snapshot_is_read_or_ends_in_one_line(tmp_path_factory, value, chance):
     whole = snapshots.snapshot()
     put_anywhere(value, whole, chance)
     path = tmp_path_factory.mktemp("any") / "s.pickle"

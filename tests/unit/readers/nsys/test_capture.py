@@ -56,11 +56,9 @@ def test_steps_are_those_that_were_captured_whole_on_the_thread_with_most(made):
     assert found.count(moments).tolist() == [each >= 0 for each in found.at(moments).tolist()]
     begin, end = np.array([0, 30, 60, 71, 105]), np.array([150, 55, 110, 90, 108])
     assert found.counted(begin, end).tolist() == [90, 25, 20, 0, 3]
-    # Without steps all counts.
     none = made("range 1 2 Net").steps
     assert (none.thread, none.count(moments).all(), none.runs()) == (None, True, [])
     assert none.counted(begin, end).tolist() == [150, 25, 50, 19, 3]
-    # Runs of consecutive numbers.
     numbers = enumerate((4, 5, 9, None, 2, 3, 4))
     texts = (f"step {number} {10 * at} {10 * at + 7} payload={number}" for at, number in numbers)
     assert made(";".join(texts)).steps.runs() == [(0, 17), (20, 27), (30, 37), (40, 67)]

@@ -117,7 +117,6 @@ def test_frames_that_are_not_told_by_rows(path):
         *[("cuda", 3, 0, "launch", "libtorch.so"), ("cuda", 3, 1, "main", "python")],
         ("os", 1, 0, "wait", "libc.so.6"),
     ]
-    # The last name of each.
     assert rows(found.threads, "thread name") == [(MAIN, "python"), (AUTOGRAD, "pt_autograd_0")]
 
 
@@ -256,7 +255,6 @@ def test_values_of_rows_that_need_to_be_understood(path):
         change(path, f"UPDATE {RUNTIME} SET returnValue = {returned} WHERE start = {start}")
     found = read_export(path)
     assert found.ranges["payload"].tolist() == [6, 8]
-    # Not ready is no failure.
     assert found.calls["failed"].tolist() == [False, True, False, False]
     assert rows(found.work, "copies bytes") == [(5, 640), (1, 640), (1, 640)]
     assert found.memory["bytes"].tolist() == [640]

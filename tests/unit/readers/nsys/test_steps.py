@@ -123,9 +123,7 @@ def test_a_range_that_repeats_is_the_step():
     for domain in ("NCCL", "GIL Trace"):
         spans = [("a", 10 * n, 10 * n + 9, {"domain": domain}) for n in range(9)]
         assert found_steps(spans).range_name is None
-    # Not those that overlap.
     assert found_steps([("a", 10 * n, 10 * n + 15) for n in range(9)]).range_name is None
-    # Our own come first.
     own = ("step 5", 0, 900, {"domain": "profstack", "category": "step", "payload": 5})
     found = found_steps([*training(), own])
     assert (found.range_name, found.numbers) == (None, [5])

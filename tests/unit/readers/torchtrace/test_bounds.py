@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from profstack.readers.torchtrace import bounds
 from profstack.readers.torchtrace.bounds import MOST_CALLS, MOST_EVENTS, EventBound, StackBound
@@ -128,3 +129,18 @@ def test_profilers_of_the_script_come_first(monkeypatch):
     assert told.count("way") == 2
     watch.close()
     assert vars(asked) == originals
+
+
+def test_ranges_of_the_script_that_are_open_at_the_end_of_a_slice_end_there():
+    ranges, x = torch.autograd.profiler.record_function, torch.ones(3)
+    before, watch = vars(ranges).copy(), bounds.ScriptRanges(torch)
+    with torch.autograd.profiler.profile() as profile:
+        watch.watch()
+        with ranges("open"), ranges("left"):
+            x + x
+            watch.end()
+            x * x
+    ends = {each.name(): each.end_ns() for each in profile.kineto_results.events()}
+    made = "aten::add", "left", "open", "aten::mul"
+    assert tuple(sorted(made, key=ends.get)) == made
+    assert vars(ranges) == before

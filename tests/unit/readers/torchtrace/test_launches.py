@@ -79,7 +79,6 @@ def test_launches_device_time_and_gaps_of_every_step_are_as_counted_by_hand():
     assert neighbours["host late"] == ("mylib::fused", 1, "aten::mul", 1)
     # The longest one is the last: the value was read back, and no kernel came after it.
     assert neighbours["synchronisation"] == ("aten::addmm", 1, None, None)
-    # Devices are told apart.
     second = kernels("k 100-300 number=19", device=1)
     second += kernels("Memcpy HtoD 300-900", "gpu_memcpy", device=1)
     rows, gaps = records(HOST, DEVICE + second, RUNTIME)

@@ -96,7 +96,6 @@ def counted(tracer):
 def test_lines_over_their_budget_are_counted_alone(script, monkeypatch):
     monkeypatch.setattr(line_tracer, "BUDGET", 3)
     monkeypatch.setattr(line_tracer, "LONG_LINE_NS", 10**12)
-    # No window but the first.
     monkeypatch.setattr(line_tracer, "_INTERVAL_NS", 10**12)
     monkeypatch.setattr(line_tracer, "WINDOW", 1)
     names = script(HOT)
@@ -241,6 +240,5 @@ def test_whose_files_and_frames_are_looked_at(script, tmp_path):
     others = ("<frozen importlib._bootstrap>", torch.__file__, f"{root}-other/train.py")
     assert not any(is_users(file, root) for file in others)
     assert not is_users(line_tracer.__file__, str(CHECKOUT))
-    # Frames go outwards.
     assert list(frames_outwards(frame))[:2] == [frame, frame.f_back]
     assert list(frames_outwards(None)) == []

@@ -164,7 +164,6 @@ def test_what_a_stamp_costs_is_taken_from_both_ends_of_a_line():
 def test_texts_of_files_are_kept_within_bounds(tmp_path, monkeypatch):
     monkeypatch.setattr(lines_module, "LARGEST", 2_280)
     monkeypatch.setattr(lines_module, "LARGEST_SUM", 3_480)
-    # Twelve bytes a line.
     for name, count in (("a", 191), ("b", 190), ("c", 101), ("d", 100), ("e", 1)):
         (tmp_path / f"{name}.py").write_text("x = 'é é'\n" * count, encoding="utf-8")
     rows = source_records([str(tmp_path / f"{name}.py") for name in "abcdef"], 4)

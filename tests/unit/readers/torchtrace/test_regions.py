@@ -19,7 +19,6 @@ def work(made, edges=(0, 1000), left_out=(), memory=True, on_device=1):
     host = read_host(made)
     owned = attribute(host, edges, bool, left_out, 1)
     sources = range_sources(host, shapes=True)
-    # Ranges are no operators.
     known = np.array([source is not None for source in sources], np.bool_)
     owned = replace(owned, is_range=owned.is_range | known[host.names.ids])
     found = regions.region_records(owned, 6, host.start * on_device, None, sources, memory=memory)

@@ -73,7 +73,6 @@ Torch-Compiled Region: 0/0 100-200; aten::mul 220-240 = wait=100 outside=20 rest
 @pytest.mark.parametrize("case", [line for line in CASES[1:].splitlines() if line[0] != "#"])
 def test_what_no_mark_covers(case):
     text, wanted = case.split(" = ")
-    # Memory is no operator.
     assert sorted(times([*events(text), instant(700, 64)])) == sorted(wanted.split())
 
 
@@ -84,9 +83,7 @@ def test_steps_are_divided_one_by_one_and_losses_have_moments():
     wanted = [f"rest={700 + 800 * 3}", f"wait={100 + 60 + 120 + 130}"]
     assert sorted(times(text, edges=edges)) == wanted
     assert sorted(times(text, edges=edges, left_out=(1, 2))) == ["rest=1500", "wait=230"]
-    # Another thread's steps.
     assert times(text, edges=edges, thread=2) == ["rest=4000"]
-    # Between a module and the pass after it.
     parts = parts_of(f"{FORWARD} {BACKWARD} module:1 500-600; pass 700-800")
     assert parts.losses == [(200, 300), (600, 700)]
     moments = np.array([150, 199, 200, 250, 300, 301, 599, 600, 700, 701])
