@@ -22,6 +22,7 @@ NAVIGATION = {
         "docs/pytest",
         "docs/ci",
         "docs/lock",
+        "docs/try",
         "docs/nsight",
         "docs/import",
         "docs/notebook-and-session",

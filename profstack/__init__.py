@@ -2,7 +2,7 @@
 
 Importing this package imports neither torch nor a profiling tool, nor any module that a bare
 interpreter has not loaded already: a measured script loads it before its first line. `Session`,
-`Recording`, `benchmark` and `region` are imported at their first use.
+`Recording`, `benchmark`, `try_` and `region` are imported at their first use.
 """
 
 import os
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from profstack.capture.user_regions import region
     from profstack.environment import __version__
     from profstack.recording import Recording
-    from profstack.session import Session, benchmark
+    from profstack.session import Session, benchmark, try_
 
-__all__ = ["Recording", "Session", "__version__", "benchmark", "region", "step"]
+__all__ = ["Recording", "Session", "__version__", "benchmark", "region", "step", "try_"]
 
 _LAZY = {
     "__version__": "environment",
     "Recording": "recording",
     "Session": "session",
     "benchmark": "session",
+    "try_": "session",
     "region": "capture.user_regions",
 }
 

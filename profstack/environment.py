@@ -42,9 +42,7 @@ def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str,
         "cpu": cpu_name or platform.processor() or platform.machine() or None,
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "usable_cores": usable_cores(),
         "cpu_limit_cores": _cpu_limit(),
         "cpu_governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "load_average": [round(value, 2) for value in psutil.getloadavg()],
@@ -54,6 +52,13 @@ def environment_facts(folder: str | os.PathLike[str] | None = None) -> dict[str,
         "variables_set": [name for name in _SPEED_VARIABLES if name in os.environ],
         **(commit_facts(folder) if folder is not None else {"commit": None, "changed": None}),
     }
+
+
+def usable_cores() -> int | None:
+    """Return on how many cores this process may run; None where that is not known."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def under_nsys() -> bool:

@@ -1,4 +1,4 @@
-"""`Session` and `benchmark()`: profstack inside a program or a notebook.
+"""`Session`, `benchmark()` and `try_()`: profstack inside a program or a notebook.
 
 It is the engine of `profstack run` without a child: it watches the process it is in, and only
 while it is open. Its recording lies in a temporary folder unless another one is given.
@@ -7,6 +7,7 @@ while it is open. Its recording lies in a temporary folder unless another one is
 from __future__ import annotations
 
 import functools
+import html
 import inspect
 import os
 import sys
@@ -20,6 +21,7 @@ from profstack.bench import results
 from profstack.bench.measure import Policy
 from profstack.bench.run import BOTH, MODES, BenchOptions, BenchRun, record_layers
 from profstack.bench.subject import Subject, leading_dimension, of_model
+from profstack.bench.try_calls import try_calls
 from profstack.capture.loops import BeginAt
 from profstack.capture.run import device_facts, torch_facts
 from profstack.capture.slices import Targets
@@ -32,12 +34,14 @@ from profstack.launch.peaks import keep_peaks
 from profstack.models import in_training
 from profstack.readers.flops import model_copies as flopcopies
 from profstack.recording import Recording
+from profstack.report import terminal_try
 from profstack.report.files import write_report
 from profstack.stats.clock import Clock
 from profstack.storage.vocabulary import READ, STATED
 
 if TYPE_CHECKING:
     from profstack.capture.marks import Marks
+    from profstack.storage.schema.trials import TrialReport
 
 Item = TypeVar("Item")
 
@@ -497,4 +501,53 @@ def _subject(
         batch_size=read if batch_size is None else batch_size,
         batch_size_is=STATED if batch_size is not None else READ if read is not None else None,
         why_no_batches="a function's inputs are its own business: give a model with its inputs",
+    )
+
+
+# Changes of a model or a function ---------------------------------------------------------------
+
+
+class Tried:
+    """What `try_` has found; it shows itself as text."""
+
+    def __init__(self, report: TrialReport) -> None:
+        self._report = report
+
+    def to_dict(self) -> TrialReport:
+        """Return the report, as `profstack try --json` prints it."""
+        return self._report
+
+    def __repr__(self) -> str:
+        return terminal_try.text(self._report).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def try_(
+    target: Any,
+    /,
+    *inputs: Any,
+    named_inputs: Mapping[str, Any] | None = None,
+    changes: Sequence[str] | None = None,
+    budget: float = 60.0,
+    seed: int = 0,
+) -> Tried:
+    """Try changes of a model or a function called with these inputs, and say what each gains.
+
+    It is called in turn, plain and with one change at a time (autocast, compiling, threads,
+    `channels_last`, inference mode, ...), for `budget` seconds in all; each change is undone.
+    `changes` are names of those to try (default: all that can apply). Results are compared from
+    the random streams of `seed`. A model is called in its own mode, with gradients as they are set.
+
+    Raises UsageError for an unknown change or what cannot be called, and inside a measured run;
+    what the target raises is raised as it is.
+    """
+    if child.is_armed():
+        raise UsageError(
+            "try_() measures nothing inside 'profstack run'",
+            next_step="run the script as python SCRIPT, or give it to 'profstack try'",
+        )
+    return Tried(
+        try_calls(target, inputs, named_inputs or {}, names=changes, budget_s=budget, seed=seed)
     )

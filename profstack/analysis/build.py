@@ -6,7 +6,9 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
+from pathlib import Path
 from statistics import fmean, median
 from typing import Literal, cast
 
@@ -29,9 +31,10 @@ from profstack.analysis.roofline import read_peaks, roofline
 from profstack.analysis.run_bar import PROFSTACK, run_bar
 from profstack.code_owner import place_words
 from profstack.environment import __version__
+from profstack.errors import RecordingError
 from profstack.layer import IMPORT_IT
 from profstack.privacy import home_relative
-from profstack.storage.folder import process_folders
+from profstack.storage.folder import TRIALS_FILE, process_folders
 from profstack.storage.reader import Recorded, Selection, added, grouped, in_order, known
 from profstack.storage.schema import report as schema
 from profstack.storage.schema.column import Column
@@ -39,6 +42,8 @@ from profstack.storage.schema.facts import SetupFact
 from profstack.storage.schema.layer_table import LayerTable
 from profstack.storage.schema.recorded import SCHEMA_VERSION
 from profstack.storage.schema.rows import NOT_CALIBRATED, ModuleRow
+from profstack.storage.schema.trials import TrialReport
+from profstack.storage.untrusted import read_json
 from profstack.storage.vocabulary import BENCH_FACT, WITH_DATA, launcher_warning
 from profstack.units import format_seconds
 
@@ -237,6 +242,7 @@ def build_report(recorded: Recorded) -> schema.Report:
         "nsys": nsys.nsys_facts(recorded, torch),
         "imports": recorded.imports,
         "ranks": None,
+        "tried": _tried(recorded.folder),
         "setup": setup(recorded),
         "sources": memory.source_texts(recorded),
         "warnings": [
@@ -248,6 +254,13 @@ def build_report(recorded: Recorded) -> schema.Report:
             *_unlike(unlike),
         ],
     }
+
+
+def _tried(folder: Path) -> TrialReport | None:
+    """Return what `profstack try` has left in the folder; None without that, or of a damaged file."""
+    with suppress(FileNotFoundError, RecordingError):
+        return cast("TrialReport", read_json(folder / TRIALS_FILE, TrialReport, inside=folder))
+    return None
 
 
 # --- Tables ---------------------------------------------------------------------------------------

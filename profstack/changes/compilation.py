@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from typing import Any
 
-from profstack.changes.contract import Change, Edit, Run, Seen
+from profstack.changes.contract import Called, Change, Edit, Run, Seen, Value
 
 
 def _reason(seen: Seen) -> str | None:
@@ -29,8 +30,9 @@ COMPILE = Change(
     _reason,
     _compile,
     edit=Edit(before_loop="{model}.compile()"),
+    on_call=lambda torch, target, value: Called(torch.compile(target)),
     excludes=("compile-block",),
-    findings=("small-operators",),
+    findings=("small-operators", "module-dominates"),
 )
 
 
@@ -65,6 +67,13 @@ def _compile_block(run: Run) -> None:
     run.once_at_root(change)
 
 
+def _called_with_blocks(torch: Any, model: Any, _: Value | None) -> Called:
+    made = copy.deepcopy(model)
+    for block in repeated_block(made):
+        block.compile()
+    return Called(made)
+
+
 COMPILE_BLOCK = Change(
     "compile-block",
     "compile the block of the model that repeats: less to compile",
@@ -80,7 +89,9 @@ COMPILE_BLOCK = Change(
         "        block.compile()"
     ),
     excludes=("compile",),
-    findings=("compilation-cost",),
+    on_call=_called_with_blocks,
+    of_model=True,
+    findings=("compilation-cost", "small-operators", "module-dominates"),
 )
 
 CHANGES = (COMPILE, COMPILE_BLOCK)

@@ -3,7 +3,8 @@
 A change is tried in a fresh process of the script, between `import torch` and the script's next
 line, and ends with that process: nothing of the user's is edited. `profstack.changes.built_in`
 lists those that come with profstack; a package offers its own by an entry point of the group
-`profstack.changes` that names a `Change`.
+`profstack.changes` that names a `Change`. `profstack.try_` makes changes in a process that goes on,
+by `Change.on_call`, and undoes them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal
@@ -101,6 +103,27 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Called:
+    """How a model or a function is called with a change, in a process that goes on after it.
+
+    `active` makes the settings that hold while it is called, and takes them back.
+    """
+
+    call: Callable[..., Any]
+    active: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def called_within(target: Any, make: Callable[[], AbstractContextManager[Any]]) -> Called:
+    """Return calls of `target` inside a context that is made for each of them."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with make():
+            return target(*args, **kwargs)
+
+    return Called(call)
+
+
+@dataclass(frozen=True)
 class Edit:
     """How the user's file gets the change; `profstack.changes.edits` makes the diff of it.
 
@@ -137,10 +160,22 @@ class Change:
     excludes: tuple[str, ...] = ()
     # The findings that it is the remedy of.
     findings: tuple[str, ...] = ()
+    # How a model or a function is called with it, by torch, the target and the value; `of_model`:
+    # only a model can be. None: it needs a process of its own.
+    on_call: Callable[[Any, Any, Value | None], Called] | None = None
+    of_model: bool = False
     # Whether it is tried to know what a part costs, and no change to make.
     to_know: bool = False
     # Its gain is of the items per second: a step has more items.
     by_items: bool = False
+
+
+def device_of(torch: Any, target: Any) -> str:
+    """Return the type of the device that a model lies on, or that a function may use."""
+    first = next(iter(target.parameters()), None) if hasattr(target, "parameters") else None
+    if first is not None:
+        return str(first.device.type)
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
 
 
 def version(text: str) -> tuple[int, int]:

@@ -44,7 +44,6 @@ BUCKETS = Change(
     _with("bucket_cap_mb"),
     values=lambda seen: [5, 100],
     edit=Edit(DDP, ("bucket_cap_mb", "{value}")),
-    findings=("big-bucket",),
 )
 STATIC_GRAPH = Change(
     "ddp-static-graph",

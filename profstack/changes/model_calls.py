@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from profstack.changes.compilation import repeated_block
-from profstack.changes.contract import Change, Edit, Run, Seen
+from profstack.changes.contract import Called, Change, Edit, Run, Seen, Value, called_within
 
 
 def _inference(seen: Seen) -> str | None:
@@ -43,6 +45,7 @@ INFERENCE = Change(
     _inference_mode,
     edit=Edit(within="with torch.inference_mode():"),
     findings=("grad-in-inference",),
+    on_call=lambda torch, target, value: called_within(target, torch.inference_mode),
 )
 
 
@@ -55,6 +58,20 @@ def _eval_mode(run: Run) -> None:
     run.once_at_root(change)
 
 
+def _called_in_eval_mode(torch: Any, model: Any, _: Value | None) -> Called:
+    @contextmanager
+    def active() -> Iterator[None]:
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    return Called(model, active)
+
+
 EVAL = Change(
     "eval-mode",
     "switch dropout off, and let normalisation use what it has learned",
@@ -62,7 +79,9 @@ EVAL = Change(
     lambda seen: _inference(seen) or (None if seen.root["training"] else "it is in eval mode"),
     _eval_mode,
     edit=Edit(before_loop="{model}.eval()"),
-    findings=("training-mode-in-inference",),
+    findings=("batchnorm-training-at-inference",),
+    on_call=_called_in_eval_mode,
+    of_model=True,
 )
 
 
@@ -107,6 +126,12 @@ def _attention(run: Run) -> None:
     run.once_at_root(change)
 
 
+def _called_with_sdpa(torch: Any, model: Any, _: Value | None) -> Called:
+    made = copy.deepcopy(model)
+    made.set_attn_implementation("sdpa")
+    return Called(made)
+
+
 ATTENTION = Change(
     "fused-attention",
     "let a Hugging Face model use torch's fused attention (sdpa)",
@@ -118,6 +143,8 @@ ATTENTION = Change(
     ),
     _attention,
     edit=Edit("from_pretrained", ("attn_implementation", "'sdpa'")),
+    on_call=_called_with_sdpa,
+    of_model=True,
 )
 
 # --- Memory against time ---

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from profstack.changes.contract import Change, Edit, Run, Seen
+from profstack.changes.contract import (
+    Called,
+    Change,
+    Edit,
+    Run,
+    Seen,
+    Value,
+    called_within,
+    device_of,
+)
 
 
 def _autocast(dtype: str) -> Callable[[Run], None]:
@@ -28,6 +39,16 @@ def _autocast(dtype: str) -> Callable[[Run], None]:
     return patch
 
 
+def _called_in(dtype: str) -> Callable[[Any, Any, Value | None], Called]:
+    """Return how something is called under autocast to a type."""
+
+    def called(torch: Any, target: Any, _: Value | None) -> Called:
+        device = device_of(torch, target)
+        return called_within(target, lambda: torch.autocast(device, dtype=getattr(torch, dtype)))
+
+    return called
+
+
 def _to_lower(seen: Seen) -> str | None:
     if not seen.root:
         return "no model was called"
@@ -44,6 +65,8 @@ BF16 = Change(
     _autocast("bfloat16"),
     edit=Edit(within="with torch.autocast({device!r}, dtype=torch.bfloat16):"),
     excludes=("float16",),
+    on_call=_called_in("bfloat16"),
+    findings=("module-dominates",),
 )
 FP16 = Change(
     "float16",
@@ -53,12 +76,26 @@ FP16 = Change(
     _autocast("float16"),
     edit=Edit(within="with torch.autocast({device!r}, dtype=torch.float16):"),
     excludes=("bfloat16",),
+    on_call=_called_in("float16"),
 )
 
 
 def _matmul_precision(run: Run) -> None:
     run.torch.set_float32_matmul_precision(str(run.value))
     run.took_hold()
+
+
+def _called_with_precision(torch: Any, target: Any, value: Value | None) -> Called:
+    @contextmanager
+    def active() -> Iterator[None]:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(value)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return Called(target, active)
 
 
 MATMUL = Change(
@@ -69,6 +106,7 @@ MATMUL = Change(
     _matmul_precision,
     values=lambda seen: ["high", "medium"],
     edit=Edit(line="torch.set_float32_matmul_precision({value!r})"),
+    on_call=_called_with_precision,
     excludes=("tf32",),
 )
 
@@ -127,6 +165,11 @@ CHANNELS_LAST = Change(
     lambda seen: None if seen.root.get("convolutions") else "the model has no 2-D convolution",
     _channels_last,
     edit=Edit(before_loop="{model} = {model}.to(memory_format=torch.channels_last)"),
+    findings=("module-dominates",),
+    on_call=lambda torch, model, value: Called(
+        copy.deepcopy(model).to(memory_format=torch.channels_last)
+    ),
+    of_model=True,
 )
 
 CHANGES = (BF16, FP16, MATMUL, TF32, CUDNN, CHANNELS_LAST)

@@ -21,10 +21,18 @@ from typing import Any, TypedDict
 
 from profstack.changes.built_in import changes
 from profstack.changes.compilation import repeated_block
-from profstack.changes.contract import Run, Seen, Value
+from profstack.changes.contract import Run, Seen, Value, device_of
 from profstack.changes.results import Fingerprint
-from profstack.environment import peak_rss_bytes
-from profstack.guard import Guard, complain, is_scripts, strip_frame
+from profstack.environment import peak_rss_bytes, usable_cores
+from profstack.guard import (
+    Guard,
+    complain,
+    is_scripts,
+    replace,
+    strip_frame,
+    traced_as,
+    unseen_by_dynamo,
+)
 from profstack.models import is_loss, parameter_count
 
 FILE = "logs/trial.json"
@@ -98,10 +106,12 @@ class Trial:
         """Look at outermost calls of modules until enough were seen: models are found there."""
         kind = self._torch.nn.Module
         original = kind.__call__
+        restore: list[Callable[[], None]] = []
 
         @functools.wraps(original)
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._depth or self._torch.compiler.is_compiling():
+            # Without `restore` it is over: the engine's own wrapper may still lie around this one.
+            if self._depth or not restore or self._torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
             self._depth += 1
             try:
@@ -112,7 +122,7 @@ class Trial:
                     self._looks += 1
                     more = is_loss(module) or self._prints.called((args, kwargs), returned)
                     if not more or self._looks >= _LOOKS:
-                        kind.__call__ = original
+                        restore.pop()()
                 return returned
             except BaseException as error:
                 strip_frame(error)
@@ -120,7 +130,9 @@ class Trial:
             finally:
                 self._depth -= 1
 
-        kind.__call__ = __call__
+        # Compiled code would be made anew when it goes away.
+        hidden = traced_as(unseen_by_dynamo(self._torch, __call__), original)
+        restore.append(replace(kind, "__call__", hidden))
 
     def _before(self, module: Any) -> None:
         """Make the changes of a model that is called for the first time."""
@@ -187,12 +199,28 @@ def _wrap_forward(model: Any, run: Run) -> None:
     kind.forward = forward
 
 
+def model_facts(torch: Any, model: Any) -> dict[str, Any]:
+    """Return what changes ask of a model, as `Seen.root` has it."""
+    blocks = repeated_block(model)
+    first = next(iter(model.parameters()), None)
+    return {
+        "class": type(model).__name__,
+        "parameters": parameter_count(model) or 0,
+        "dtype": str(first.dtype).removeprefix("torch.") if first is not None else None,
+        "training": bool(model.training),
+        "convolutions": sum(isinstance(each, torch.nn.Conv2d) for each in model.modules()),
+        "blocks": len(blocks),
+        "block": type(blocks[0]).__name__ if blocks else None,
+        "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+    }
+
+
 class _Observer:
     """Notes what the script makes and calls, for changes to say whether they can apply."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self.seen = Seen(cores=len(os.sched_getaffinity(0)), torch=str(torch.__version__))
+        self.seen = Seen(cores=usable_cores() or 1, torch=str(torch.__version__))
         self._roots: dict[int, int] = {}
         self._run = Run(torch, None, {})
         self._begun = time.perf_counter()
@@ -326,19 +354,9 @@ class _Observer:
         caller = self._run.users_frame(4)
         known = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
         names = [name for name, value in known.items() if value is model]
-        blocks = repeated_block(model)
-        convolutions = sum(isinstance(each, torch.nn.Conv2d) for each in model.modules())
-        first = next(model.parameters())
-        self.seen.device = first.device.type
+        self.seen.device = device_of(torch, model)
         self.seen.root = {
-            "class": type(model).__name__,
-            "parameters": size,
-            "dtype": str(first.dtype).removeprefix("torch."),
-            "training": bool(model.training),
-            "convolutions": convolutions,
-            "blocks": len(blocks),
-            "block": type(blocks[0]).__name__ if blocks else None,
-            "attention": getattr(getattr(model, "config", None), "_attn_implementation", None),
+            **model_facts(torch, model),
             "name": names[0] if names else None,
             "file": caller.f_code.co_filename if caller is not None else None,
             "line": caller.f_lineno if caller is not None else None,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from profstack.changes.contract import Change, Edit, Run, Seen, Value
+from profstack.changes.contract import Called, Change, Edit, Run, Seen, Value
 
 
 def _threads(run: Run) -> None:
@@ -24,6 +26,19 @@ def _on_cpu(seen: Seen) -> str | None:
     return None if seen.device == "cpu" else "its work is on a device"
 
 
+def _called_with_threads(torch: Any, target: Any, value: Value | None) -> Called:
+    @contextmanager
+    def active() -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(int(value or 1))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    return Called(target, active)
+
+
 THREADS = Change(
     "threads",
     "let an operator use another number of threads",
@@ -32,6 +47,7 @@ THREADS = Change(
     _threads,
     values=_thread_numbers,
     edit=Edit(line="torch.set_num_threads({value})"),
+    on_call=_called_with_threads,
     findings=("threads-without-cores",),
 )
 

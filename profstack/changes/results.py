@@ -1,12 +1,13 @@
 """What a run computed in its first steps, for two runs to be compared: losses, gradients, outputs.
 
-A fingerprint is taken of the first few steps alone, by hooks that go away after them. Numbers are
-kept as sums of all elements in float64: two runs that compute the same have equal sums, and sums
-that differ in their last digits come from elements that do.
+A fingerprint is taken of the first few steps alone. Numbers are kept as sums of all elements in
+float64: two runs that compute the same have equal sums, and sums that differ in their last digits
+come from elements that do.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import random
@@ -39,54 +40,36 @@ class Fingerprint:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.found: dict[str, list[Any]] = {name: [] for name in (*VALUES, *GIVEN)}
-        self._handles: list[Any] = []
 
     def begin(self) -> None:
         """Follow backward passes and optimizers until enough of them were seen."""
         torch, found = self._torch, self.found
         original = torch.Tensor.backward
 
+        @functools.wraps(original)
         def backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if len(found["losses"]) < STEPS:
-                found["losses"].append(self._sums([tensor]))
-            else:
-                torch.Tensor.backward = original
+                found["losses"].append(sums(torch, tensor))
             return original(tensor, *args, **kwargs)
 
         def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+            # It stays on: torch goes through its hooks while it is called.
             if len(found["gradients"]) < STEPS:
                 found["gradients"].append(self._norm(optimizer))
-            else:
-                self._handles.pop().remove()
 
         torch.Tensor.backward = backward
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        self._handles.append(register_optimizer_step_pre_hook(stepping))
+        register_optimizer_step_pre_hook(stepping)
 
     def called(self, given: Any, returned: Any) -> bool:
         """Take a call of the model; return whether more of them are wanted."""
         if len(self.found["inputs"]) >= STEPS:
             return False
-        self.found["inputs"].append(self._sums(_tensors(given)))
-        self.found["outputs"].append(self._sums(_tensors(returned)))
+        self.found["inputs"].append(sums(self._torch, given))
+        self.found["outputs"].append(sums(self._torch, returned))
         self.found["random"].append(self._random())
         return len(self.found["inputs"]) < STEPS
-
-    def _sums(self, tensors: Any) -> list[Any]:
-        """Return shape, sum and sum of magnitudes of each tensor."""
-        made = []
-        with self._torch.no_grad():
-            for tensor in tensors:
-                plain = tensor.detach()
-                if plain.is_sparse or plain.is_quantized or plain.is_meta:
-                    continue
-                kind = self._torch.complex128 if plain.is_complex() else self._torch.float64
-                wide = plain.to(kind)
-                total = wide.sum()
-                total = total.real if plain.is_complex() else total
-                made.append([list(plain.shape), float(total), float(wide.abs().sum())])
-        return made
 
     def _norm(self, optimizer: Any) -> list[Any]:
         gradients = [
@@ -109,6 +92,21 @@ class Fingerprint:
             kind, keys, *rest = numpy.random.get_state()
             state.update(repr((kind, keys.tobytes(), rest)).encode())
         return state.hexdigest()[:16]
+
+
+def sums(torch: Any, value: Any) -> list[Any]:
+    """Return shape, sum and sum of magnitudes of each tensor in arguments or a result."""
+    made = []
+    with torch.no_grad():
+        for tensor in _tensors(value):
+            plain = tensor.detach()
+            if plain.is_sparse or plain.is_quantized or plain.is_meta:
+                continue
+            wide = plain.to(torch.complex128 if plain.is_complex() else torch.float64)
+            total = wide.sum()
+            total = total.real if plain.is_complex() else total
+            made.append([list(plain.shape), float(total), float(wide.abs().sum())])
+    return made
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[Any]:

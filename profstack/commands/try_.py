@@ -9,11 +9,18 @@ import time
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from profstack.commands.options import CommandParser, count, tell
 from profstack.errors import UsageError
 from profstack.launch.target import parse, split
+from profstack.storage.folder import DATABASE, TRIALS_FILE
 from profstack.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from profstack.changes.contract import Change
 
 HELP = "Try changes of a script in fresh processes, and say what each gains."
 RAW = True
@@ -21,7 +28,8 @@ RAW = True
 _EPILOG = """\
 The script is run again and again, plain and with one change at a time, each time for some steps
 and in a copy of the working folder. None of its files is edited. The edits that keep what gains
-are printed as diffs that 'git apply' takes.
+are printed as diffs that 'git apply' takes. With the folder of a recording its script is run with
+the remedies of its findings alone, and its page gets what was found.
 """
 
 
@@ -29,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the options, which come before the target."""
     result = CommandParser("try", HELP)
     result.epilog = _EPILOG
-    result.usage = "profstack try [options] script.py [arguments]"
+    result.usage = "profstack try [options] script.py [arguments] | DIR"
     add = result.add_argument
     add("--change", action="append", metavar="NAME", help="try this change alone; may be repeated")
     add("--list", action="store_true", help="list the changes, and what each may do to results")
@@ -74,13 +82,18 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
     from profstack.launch.trials import Plan, Trials
     from profstack.report import files, terminal_try
 
-    target = parse(words)
-    target.check()
     known = changes()
     for name in options.change or ():
         if name not in known:
             step = "'profstack try --list' names all"
             raise UsageError(f"there is no change {name!r}", where="--change", next_step=step)
+    recording, names = None, options.change
+    if len(words) == 1 and (Path(words[0]) / DATABASE).is_file():
+        recording = files.recording_folder(words[0], exactly=True)
+        words, remedies = _of_recording(recording, known)
+        names = names or remedies
+    target = parse(words)
+    target.check()
     say = (lambda line: None) if options.quiet else (lambda line: tell(f"profstack: {line}"))
     plan = Plan(
         options.budget, options.steps, options.seed, options.in_place, options.copy_limit << 20
@@ -90,7 +103,7 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
         trials = Trials(target.arguments, Path(folder), plan, say)
         say("running once to see what the script does")
         trials.look()
-        trials.choose(options.change)
+        trials.choose(names)
         trials.run()
         first = report_of(trials, target.arguments, 0.0)
         by_name = {arm.name: arm for arm in trials.arms}
@@ -99,12 +112,42 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
         report = report_of(trials, target.arguments, time.monotonic() - begun)
     printed = json.dumps(report, indent=2) + "\n" if options.json else terminal_try.text(report)
     sys.stdout.write(printed)
-    if options.output is not None:
-        path = Path(options.output) / "try.json"
+    out = sys.stderr if options.json else sys.stdout
+    for folder in filter(None, (options.output, recording)):
+        path = Path(folder) / TRIALS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace_text(path, json.dumps(report, indent=2) + "\n")
-        print(f"Wrote {path}", file=sys.stderr if options.json else sys.stdout)
+        print(f"Wrote {path}", file=out)
+    if recording is not None:
+        print(f"Wrote {files.write_report(recording)}", file=out)
     return 0
+
+
+def _of_recording(folder: Path, known: Mapping[str, Change]) -> tuple[list[str], list[str]]:
+    """Return the command of a recording, and the changes that its findings ask for.
+
+    Raise UsageError where there is no such change, or the command is not known whole.
+    """
+    from profstack.privacy import MASK
+    from profstack.report import files
+
+    report = files.build(folder)
+    words = report["argv"]
+    if not words or any(MASK in word for word in words):
+        raise UsageError(
+            "the recording does not hold its whole command",
+            where=str(folder),
+            next_step="give the script with its arguments instead of the folder",
+        )
+    slugs = {found["slug"] for found in report["findings"]}
+    names = [name for name, change in known.items() if slugs.intersection(change.findings)]
+    if not names:
+        raise UsageError(
+            "none of the recording's findings has a change that can be tried",
+            where=str(folder),
+            next_step="give the script instead of the folder: then all changes are tried",
+        )
+    return [str(Path(words[0]).expanduser()), *words[1:]], names
 
 
 def _duration(text: str) -> float:

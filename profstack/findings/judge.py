@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from typing import NamedTuple
 
 from profstack.findings import model_setup, reading, rules
@@ -25,7 +26,8 @@ from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_step_bar, add_verdict
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding, Place, Report
+from profstack.storage.schema.report import Evidence, Finding, Place, Report
+from profstack.storage.schema.trials import TrialReport
 
 FAMILIES: tuple[reading.Family, ...] = (
     memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
@@ -54,7 +56,8 @@ def add_findings(report: Report, recorded: Recorded) -> None:
             # The figures are right without it.
             _warn(report, "findings are missing", error)
     step_s = reading.clean_step_s(report)
-    report["findings"] = [reading.bounded(each, step_s) for each in report["findings"]]
+    found = [_as_tried(each, report.get("tried"), step_s) for each in report["findings"]]
+    report["findings"] = [reading.bounded(each, step_s) for each in found]
     try:
         report["findings"] = in_order(report)
     except Exception as error:
@@ -73,6 +76,35 @@ def add_findings(report: Report, recorded: Recorded) -> None:
 def _warn(report: Report, lacks: str, error: Exception) -> None:
     text = f"{lacks}: {type(error).__name__}: {error}"
     report["warnings"].append({"slug": "findings-failed", "text": text})
+
+
+def _as_tried(found: Finding, tried: TrialReport | None, step_s: float | None) -> Finding:
+    """Return a finding with the gain that `profstack try` has measured of its best remedy."""
+    rows = [
+        (ratio, row)
+        for row in (tried["trials"] if tried else ())
+        if found["slug"] in row["findings"]
+        and row["verdict"] in ("gains", "same", "loses")
+        and (ratio := row["ratio"]) is not None
+    ]
+    if not rows or step_s is None:
+        return found
+    ratio, best = min(rows, key=itemgetter(0))
+    shown: Evidence = {
+        "tried": best["change"],
+        "came_of_it": best["verdict"],
+        "of_the_step_share": ratio,
+        "at_least_share": best["ci95_low"],
+        "at_most_share": best["ci95_high"],
+    }
+    # A difference within the noise is no gain.
+    gain_s = step_s * (1.0 - ratio) if best["verdict"] == "gains" else 0.0
+    return {
+        **found,
+        "gain_s": gain_s,
+        "gain_is": "measured",
+        "evidence": [*found["evidence"], shown],
+    }
 
 
 # Findings about the same time, whose gains do not add up: a loop of Python that makes samples is a

@@ -69,6 +69,7 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
     return {
         "change": arm.name,
         "changes": list(arm.chosen),
+        "findings": sorted({slug for change in kinds for slug in change.findings}),
         "summary": "; ".join(change.summary for change in kinds),
         "verdict": word,
         "reason": reason,

@@ -117,6 +117,10 @@ LABELS = {
     "operator_s": "in operators",
     "repeated": "repeated in a step",
     "operators": "operators in a step",
+    "came_of_it": "verdict",
+    "of_the_step_share": "a step takes",
+    "at_least_share": "at least",
+    "at_most_share": "at most",
     "flop": "FLOP",
 }
 

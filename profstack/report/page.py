@@ -216,7 +216,7 @@ _FACTS = (
     "schema_version", "profstack_version", "script", "argv", "status", "run", "environment",
     "step", "probe_effect", "layers", "verdict", "findings", "watch", "warnings", "attribution",
     "processes", "nsys", "imports", "columns_reason", "columns_source", "requests", "tokens",
-    "ranks",
+    "ranks", "tried",
 )  # fmt: skip
 
 

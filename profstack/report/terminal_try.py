@@ -66,10 +66,11 @@ def _lines(report: TrialReport) -> Iterator[str]:
             f"The plain script differs from itself by {format_share(floor)}: no less is told as a "
             "gain or a loss."
         )
-    yield (
-        f"{report['plain_processes']} plain processes of {report['steps']} steps; "
-        f"{format_seconds(report['seconds'])} in all; ended because {report['ended']}."
-    )
+    count, steps = report["plain_processes"], report["steps"]
+    how = f"{count} plain processes of {steps} steps"
+    if count == 1:
+        how = f"In turn, in blocks of {steps} call{'s' if steps != 1 else ''}"
+    yield f"{how}; {format_seconds(report['seconds'])} in all; ended because {report['ended']}."
     for row in report["trials"]:
         if row["recommended"] and (row["diff"] or row["edit"]):
             yield ""

@@ -47,6 +47,8 @@ PAGE_MARKER = "logs/page-written"
 PEAKS = "logs/peaks.json"
 RUN_FILE = "logs/run.json"
 OPTIONS_FILE = "logs/options.json"
+# What `profstack try` measured of the recorded script.
+TRIALS_FILE = "try.json"
 RUNS = "profstack-runs"
 
 
@@ -458,7 +460,7 @@ def read_run(folder: Path) -> RunFile:
 
 # Files of a recording that are read and written by their names.
 _FILES = (DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal")))
-_FILES += ("report.json", "report.html", PROGRESS, PEAKS, RUN_FILE, OPTIONS_FILE)
+_FILES += ("report.json", "report.html", PROGRESS, PEAKS, RUN_FILE, OPTIONS_FILE, TRIALS_FILE)
 
 
 def check_files(folder: Path) -> None:

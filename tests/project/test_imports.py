@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "readers": _READ,
     "wrappers": f"{_READ} readers",
     "capture": f"{_READ} readers",
+    "changes": LEAVES,
     "analysis": _READ,
     "findings": f"{_READ} analysis",
     "compare": f"{_READ} analysis findings",
@@ -31,13 +32,13 @@ MAY_IMPORT = {
     "lock": f"{LEAVES} storage stats",
     "report": f"{_JUDGE} compare",
     "recording": f"{_JUDGE} report",
-    "launch": f"{_READ} readers capture analysis report recording",
-    "bench": f"{_READ} readers capture recording launch",
+    "launch": f"{_READ} readers capture changes analysis report recording",
+    "bench": f"{_READ} readers capture changes recording launch",
     "session": f"{_READ} readers capture report recording launch bench",
     # The public names.
     "profstack": f"{LEAVES} capture recording launch session",
-    "commands": f"profstack {_JUDGE} compare ranks lock readers capture report recording launch "
-    "bench session",
+    "commands": f"profstack {_JUDGE} compare ranks lock readers capture changes report recording "
+    "launch bench session",
     "__main__": "commands",
     # The fixtures of pytest.
     "pytest_plugin": "pytest_steps",

@@ -39,6 +39,7 @@ import {
   visible,
   withCommands,
 } from "./dom.js";
+import { drawTried } from "./tried.js";
 import { drop, hasView, isImportAlone, linkOf, linkParts, linkTo, wayTo } from "./views.js";
 
 export const overviewView = {
@@ -49,6 +50,7 @@ export const overviewView = {
   parts: [
     ["overview", drawOverview],
     ["findings", drawFindings],
+    ["tried", drawTried],
     ["trust", drawTrust],
   ],
 };

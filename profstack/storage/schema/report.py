@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 from profstack.storage.schema import nsys_rows, rank_rows, rows
 from profstack.storage.schema.column import Figure, Text, Whole, given_by, key, layer, row_table
 from profstack.storage.schema.layer_table import Join
+from profstack.storage.schema.trials import TrialReport
 
 # Reasons by what they are of.
 Reasons = dict[str, str]
@@ -1054,6 +1055,9 @@ class LaterParts(TypedDict, total=False):
     ]
     ranks: Annotated[
         rank_rows.RanksFacts | None, "the ranks that the report joins; null of one process"
+    ]
+    tried: Annotated[
+        TrialReport | None, "what 'profstack try' has measured of the script; null: not tried"
     ]
 
 

@@ -19,6 +19,7 @@ class TrialRow(TypedDict):
 
     change: Annotated[str, "name of the change, with its value: `workers=4`"]
     changes: Annotated[list[str], "names of all changes that were made together"]
+    findings: Annotated[list[str], "rules whose findings it is a remedy of"]
     summary: Annotated[str, "what was changed, in words"]
     verdict: Annotated[
         TrialVerdict,

@@ -11,6 +11,7 @@ from profstack.changes import built_in
 from profstack.changes.compilation import repeated_block
 from profstack.changes.contract import KINDS, Change, Run, Seen
 from profstack.errors import UsageError
+from profstack.findings.rules import RULES
 from tests.support.tables import cases
 
 CHANGES = built_in.changes()
@@ -38,6 +39,12 @@ def make(monkeypatch):
     yield make
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
+
+
+def test_each_change_is_a_remedy_of_findings_that_exist():
+    slugs = {slug for change in CHANGES.values() for slug in change.findings}
+    assert slugs - {rule.slug for rule in RULES} == set()
+    assert slugs >= {"data-starved", "unfused-optimizer", "module-dominates", "no-kv-cache"}
 
 
 def lines(run):

@@ -101,6 +101,37 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     assert (report["verdict"]["slug"], report["step_bar"]["median_s"]) == ("unclear", STEP_S)
 
 
+TRIED = {"fused": ("gains", 0.7), "foreach": ("gains", 0.8), "compile": ("same", 0.98),
+         "workers": ("breaks", None), "batch": ("loses", 1.3)}  # fmt: skip
+
+
+@cases(
+    "slug remedies gain is_",
+    ("unfused-optimizer", "foreach fused", 0.3, "measured"),
+    ("small-operators", "compile", 0.0, "measured"),
+    ("data-starved", "workers", 0.25, "estimated"),
+    ("graph-breaks", "", 0.25, "estimated"),
+    ("no-kv-cache", "batch", 0.0, "measured"),
+)
+def test_a_remedy_that_was_tried_gives_its_finding_the_measured_gain(
+    recorded, monkeypatch, slug, remedies, gain, is_
+):
+    rows = [
+        {"change": name, "verdict": verdict, "ratio": ratio, "ci95_low": 0.9, "ci95_high": 1.1,
+         "findings": [slug] if name in remedies.split() else ["padding"]}
+        for name, (verdict, ratio) in TRIED.items()
+    ]  # fmt: skip
+    estimated = told(slug, {"calls": 2}, gain_s=0.25 * STEP_S)
+    monkeypatch.setattr(judge, "FAMILIES", [lambda recorded, report: [estimated]])
+    report = report_of(parts={"tried": {"trials": rows}})
+    add_findings(report, recorded)
+    (found,) = report["findings"]
+    assert found["gain_s"] == pytest.approx(gain * STEP_S)
+    assert (found["gain_is"], len(found["evidence"])) == (is_, 2 if is_ == "measured" else 1)
+    if is_ == "measured":
+        assert found["evidence"][1]["tried"] == remedies.split()[-1]
+
+
 @cases("table", "modules; operators; kernels; functions; calls; lines; module_lines",
        "regions; gaps; launches; flops; steps; memory_owners; attribution; roofline")  # fmt: skip
 def test_no_family_falls_over_what_a_recording_lacks(recorded, table):

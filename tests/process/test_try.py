@@ -1,0 +1,48 @@
+"""`profstack try` of a script whose batches are made slowly: the remedy is found, and its edit."""
+
+import json
+import shutil
+import subprocess
+
+SCRIPT = """
+import time
+import torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, at):
+        time.sleep(0.004)
+        return torch.full((8,), float(at % 7))
+
+net = torch.nn.Linear(8, 2)
+descent = torch.optim.SGD(net.parameters(), lr=0.01)
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
+    descent.zero_grad()
+    loss = net(batch).pow(2).mean()
+    loss.backward()
+    descent.step()
+    open("losses.txt", "a").write(f"{loss.item()}\\n")
+"""
+
+
+def test_the_remedy_is_found_and_its_edit_applies(run_profstack, tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    words = ["--change", "workers", "--change", "pin-memory", "--steps", 24, "--json", "-q"]
+    done = run_profstack(["try", *words, "train.py"], cwd=folder)
+    report = json.loads(done.stdout)
+    best = report["trials"][0]
+    assert best["change"].startswith("workers=")
+    assert (best["verdict"], best["recommended"], best["results"]) == ("gains", True, "equal")
+    assert best["ci95_high"] < 0.9
+    assert report["left_out"] == {"pin-memory": "it uses no GPU"}
+    # Nothing of the user's was written.
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
+    assert (folder / "train.py").read_text() == SCRIPT
+    if shutil.which("git"):
+        patch = subprocess.run(["git", "apply"], input=best["diff"].encode(), cwd=folder)
+        count = best["change"].partition("=")[2]
+        expected = SCRIPT.replace("batch_size=4)", f"batch_size=4, num_workers={count})")
+        assert (patch.returncode, (folder / "train.py").read_text()) == (0, expected)

@@ -1,0 +1,34 @@
+"""The answer of `profstack try` in a terminal."""
+
+from profstack.report import terminal_try
+from tests.support.trials import DIFF, trial, tried
+
+
+def test_the_answer_stands_first_and_the_edit_last():
+    lines = terminal_try.text(tried()).splitlines()
+    assert lines[0] == (
+        "workers and fused: a step takes 12.0 ms instead of 20.0 ms (-50.0 %, -45.0 to -34.0)."
+    )
+    rows = {line[:25].strip(): line for line in lines}
+    assert "-40.0 %, -45.0 to -34.0" in rows["workers=2"]
+    assert rows["set-to-none"].split()[1] == "same"
+    assert "    no compiler (exit code 1)" in lines
+    assert "+100 MiB" in rows["workers=2"]
+    assert lines[-len(DIFF.splitlines()) - 1] == "To keep workers=2:"
+    assert lines[-len(DIFF.splitlines()) :] == DIFF.splitlines()
+    assert any("by 1.3 %" in line for line in lines)
+
+
+def test_where_nothing_gains_it_says_so():
+    rows = [trial("set-to-none", "same"), trial("eval-mode", "gains", results="different")]
+    answer = terminal_try.answer({**tried(), "trials": rows, "best": []})
+    assert answer == "None of 2 changes makes a step faster beyond noise."
+    rows[1]["recommended"] = True
+    assert terminal_try.answer({**tried(), "trials": rows, "best": []}).startswith("eval-mode: ")
+
+
+def test_what_a_program_printed_cannot_reach_the_terminal():
+    broken = trial("compile", "breaks", reason="\x1b[2Jgone")
+    text = terminal_try.text({**tried(), "trials": [broken], "plain_results": "different"})
+    assert "\x1b" not in text
+    assert "Two plain runs with the same seed differ already" in text
