@@ -61,6 +61,18 @@ def usable_cores() -> int | None:
     return os.cpu_count()
 
 
+def is_mapped(library: str) -> bool:
+    """Return whether a library of this name is loaded in the process; True where nobody knows."""
+    maps = _read("/proc/self/maps")
+    return maps is None or f"lib{library}" in maps
+
+
+def huge_page_mode() -> str | None:
+    """Return who gets transparent huge pages: always, madvise or never; None where not known."""
+    modes = _first_line("/sys/kernel/mm/transparent_hugepage/enabled") or ""
+    return next((word.strip("[]") for word in modes.split() if word.startswith("[")), None)
+
+
 def under_nsys() -> bool:
     """Return whether Nsight Systems observes this process and those that it starts."""
     return bool(os.environ.get("NSYS_PROFILING_SESSION_ID"))

@@ -536,7 +536,8 @@ def try_(
     """Try changes of a model or a function called with these inputs, and say what each gains.
 
     It is called in turn, plain and with one change at a time (autocast, compiling, threads,
-    `channels_last`, inference mode, ...), for `budget` seconds in all; each change is undone.
+    `channels_last`, inference mode, ...), for `budget` seconds in all; each change is undone, but
+    not what a function does by itself: one that trains a model has trained it.
     `changes` are names of those to try (default: all that can apply). Results are compared from
     the random streams of `seed`. A model is called in its own mode, with gradients as they are set.
 

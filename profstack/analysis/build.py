@@ -257,7 +257,7 @@ def build_report(recorded: Recorded) -> schema.Report:
 
 
 def _tried(folder: Path) -> TrialReport | None:
-    """Return what `profstack try` has left in the folder; None without that, or of a damaged file."""
+    """Return what `profstack try` has left in the folder; None without a whole file of it."""
     with suppress(FileNotFoundError, RecordingError):
         return cast("TrialReport", read_json(folder / TRIALS_FILE, TrialReport, inside=folder))
     return None

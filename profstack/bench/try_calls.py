@@ -1,7 +1,8 @@
 """Try changes of a model or a function in this process: called in turn, plain and with each change.
 
 `profstack try` gives each change fresh processes. Here the same objects are called again and again
-and each change is undone, so that only those are tried that can be (`Change.on_call`). Every round
+and each change is undone, so that only those are tried that can be (`Change.on_call`). What the
+target does by itself stays done: a function that trains a model has trained it. Every round
 calls each arm for a block of time, in an order that turns round from one to the next, and times are
 compared within a round: what slows the machine meanwhile slows all alike. One arm is the plain
 calls once more, and what it seems to gain is the floor, as in `profstack try`.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,13 +27,14 @@ from profstack.environment import usable_cores
 from profstack.errors import UsageError
 from profstack.stats.blocks import undisturbed
 from profstack.stats.clock import Clock
-from profstack.stats.summary import NORMAL, Ratio, student
+from profstack.stats.processes import student_quantile
+from profstack.stats.summary import Ratio
 from profstack.storage.schema.trials import TrialReport, TrialRow, TrialVerdict
 
 # A block takes so long, and has at least one call.
 BLOCK_S = 0.05
-# Rounds at least, and at most.
-LEAST, MOST = 10, 100
+# Rounds at least, and at most; from how many on there is an interval.
+LEAST, MOST, FEWEST = 10, 100, 6
 # Chance that an invocation tells anything of changes that do nothing; confidence of an interval
 # that ends an arm early; a difference from the plain calls that needs no further round.
 CHANCE, CLEAR, SAME = 0.05, 0.9995, 0.01
@@ -70,7 +71,7 @@ class CallTrials:
         self._known = changes()
         self._plain = _Arm(_PLAIN, {}, Called(target))
         self._again = _Arm(_AGAIN, {}, Called(target))
-        self._noise = 0.0
+        self._noise: float | None = 0.0
         self._calls = 1
         self.arms: list[_Arm] = []
         self.together: list[_Arm] = []
@@ -93,17 +94,17 @@ class CallTrials:
     def _watched(self) -> Iterator[Seen]:
         """Note in a call of the target which model it calls and whether it goes backward."""
         torch, target = self._torch, self._target
-        seen = Seen(device=device_of(torch, target), cores=usable_cores() or 1)
-        seen.torch, seen.threads = str(torch.__version__), torch.get_num_threads()
+        seen = Seen(cores=usable_cores() or 1, threads=torch.get_num_threads())
+        seen.torch = str(torch.__version__)
         if isinstance(target, torch.nn.Module):
-            seen.root = model_facts(torch, target)
+            seen.root, seen.device = model_facts(torch, target), device_of(target)
         if torch.is_grad_enabled():
             seen.calls["calls with gradients"] = 1
 
         def called(module: Any, _: Any) -> None:
             facts = {} if seen.root else model_facts(torch, module)
             if facts.get("parameters"):
-                seen.root, seen.device = facts, device_of(torch, module)
+                seen.root, seen.device = facts, device_of(module)
 
         original = torch.Tensor.backward
 
@@ -158,7 +159,7 @@ class CallTrials:
             for name in order:
                 make = self._known[name].on_call
                 assert make is not None  # those without are left out
-                called = make(self._torch, target, chosen[name])
+                called = make(self._torch, target, chosen[name], self.seen.device)
                 target = called.call
                 parts.append(called.active)
             arm.called = Called(target, lambda: _entered(parts))
@@ -199,25 +200,25 @@ class CallTrials:
     def _rounds(self, arms: Sequence[_Arm], budget_s: float) -> None:
         until = time.monotonic() + budget_s
         first = len(self._plain.blocks)
-        with undisturbed():
-            for number in range(first, first + MOST):
-                alive = [arm for arm in arms if arm.broken is None and not arm.is_clear]
-                if not alive:
-                    self.ended = "each change is clear" if arms else "there is no change to try"
-                    return
-                if number - first >= 3 and time.monotonic() > until:
-                    self.ended = "the budget is used up"
-                    return
-                order = [self._plain, *alive, self._again]
-                for arm in order if number % 2 == 0 else reversed(order):
-                    self._block(arm, number)
-                for arm in alive:
-                    arm.is_clear = self._clear(arm)
+        for number in range(first, first + MOST):
+            alive = [arm for arm in arms if arm.broken is None and not arm.is_clear]
+            if not alive:
+                self.ended = "each change is clear" if arms else "there is no change to try"
+                return
+            if number > first and time.monotonic() > until:
+                self.ended = "the budget is used up"
+                return
+            order = [self._plain, *alive, self._again]
+            for arm in order if number % 2 == 0 else reversed(order):
+                self._block(arm, number)
+            for arm in alive:
+                arm.is_clear = self._clear(arm)
         self.ended = f"{MOST} rounds are the most"
 
     def _block(self, arm: _Arm, number: int) -> None:
         try:
-            with arm.called.active():
+            # Garbage is collected before the block, and not in it.
+            with undisturbed(), arm.called.active():
                 arm.blocks[number] = self._time(arm, self._calls)
         except Exception as error:
             if arm in (self._plain, self._again):
@@ -253,14 +254,12 @@ class CallTrials:
         if not logs:
             return Ratio(None, None, None)
         centre = fmean(logs)
-        if len(logs) < 3:
+        if len(logs) < FEWEST:
             return Ratio(math.exp(centre), None, None)
-        freedom = len(logs) - 1
-        quantile = NORMAL.inv_cdf((1.0 + confidence) / 2.0) * student(confidence, freedom)
-        reach = quantile * stdev(logs) / math.sqrt(len(logs))
+        reach = student_quantile(confidence, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
         return Ratio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
 
-    def _apart(self, arm: _Arm) -> float:
+    def _apart(self, arm: _Arm) -> float | None:
         return difference({"outputs": [self._plain.result]}, {"outputs": [arm.result]})
 
     def combine(self, budget_s: float) -> None:
@@ -293,7 +292,7 @@ class CallTrials:
             "floor": self.floor if self._again.blocks else None,
             "confidence": self.confidence,
             "plain_processes": 1,
-            "plain_results": judged(self._noise, "equal")[0],
+            "plain_results": None if self._noise is None else judged(self._noise, "equal")[0],
             "seconds": seconds,
             "ended": self.ended,
             "trials": rows,
@@ -304,14 +303,17 @@ class CallTrials:
     def _row(self, arm: _Arm) -> TrialRow:
         kinds: list[Change] = [self._known[name] for name in arm.chosen]
         found = self.ratio(arm, self.confidence)
-        apart = self._apart(arm) if arm.broken is None and not self._noise else None
+        # Where plain calls differ, or give nothing to compare, nothing is known of a change's.
+        apart = self._apart(arm) if arm.broken is None and self._noise == 0.0 else None
         kind = max((change.results for change in kinds), key=KINDS.index)
         word, is_allowed = judged(apart, kind) if apart is not None else (None, False)
         verdict, reason = self._verdict(arm, found)
         if verdict == "gains" and not is_allowed:
             reason = "it changes results beyond its kind, and is not recommended"
-            if self._noise:
-                reason = "two plain calls give different results, so that it cannot be compared"
+            if self._noise is None:
+                reason = "it returns no tensors or numbers to compare, so it is not recommended"
+            elif self._noise:
+                reason = "two plain calls give different results, so it is not recommended"
         (change, *more), (value, *_) = kinds, arm.chosen.values()
         plain_s, own_s = _median(self._plain), _median(arm)
         longer = (arm.first_s or 0.0) - (self._again.first_s or 0.0)
@@ -325,6 +327,7 @@ class CallTrials:
             "verdict": verdict,
             "reason": reason,
             "recommended": verdict == "gains" and is_allowed,
+            "times_of": "step",
             "before_s": plain_s,
             "after_s": own_s,
             "ratio": found.factor,

@@ -30,7 +30,7 @@ COMPILE = Change(
     _reason,
     _compile,
     edit=Edit(before_loop="{model}.compile()"),
-    on_call=lambda torch, target, value: Called(torch.compile(target)),
+    on_call=lambda torch, target, value, device: Called(torch.compile(target)),
     excludes=("compile-block",),
     findings=("small-operators", "module-dominates"),
 )
@@ -67,7 +67,7 @@ def _compile_block(run: Run) -> None:
     run.once_at_root(change)
 
 
-def _called_with_blocks(torch: Any, model: Any, _: Value | None) -> Called:
+def _called_with_blocks(torch: Any, model: Any, value: Value | None, _: str) -> Called:
     made = copy.deepcopy(model)
     for block in repeated_block(made):
         block.compile()

@@ -69,11 +69,33 @@ class Run:
         self.root_hooks: list[Callable[[Any, Callable[..., Any]], Callable[..., Any]]] = []
         self.at_root: list[Callable[[Any], None]] = []
         self.awaited: dict[str, Callable[[Any], None]] = {}
+        # By the model's class: what is called instead of the forward of which object.
+        self.calls: dict[type, dict[int, Callable[..., Any]]] = {}
         self._places: Places | None = None
 
     def took_hold(self, depth: int = 2) -> None:
         """Note that the change has changed something, at the user's line that led to it."""
         self.held[self.place(depth + 1)] += 1
+
+    def took_hold_in_call(self) -> None:
+        """Note it in a call of the model, but not in compiled code, whose graph it would break."""
+        if not self.torch.compiler.is_compiling():
+            self.held[self.place(3)] += 1
+
+    def is_users_call(self, *through: str, depth: int = 1) -> bool:
+        """Whether the user's code made the call above `depth` frames, by way of these packages."""
+        frame: FrameType | None = sys._getframe(depth + 1)
+        while frame is not None:
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if package not in through:
+                return self._own().is_own(frame.f_code.co_filename)
+            frame = frame.f_back
+        return False
+
+    def _own(self) -> Places:
+        if self._places is None:
+            self._places = Places.of(script_folder())
+        return self._places
 
     def place(self, depth: int = 1) -> Place | None:
         """Return the user's innermost line on the stack above `depth` frames; None without one."""
@@ -82,10 +104,9 @@ class Run:
 
     def users_frame(self, depth: int = 1) -> FrameType | None:
         """Return the user's innermost frame above `depth` frames; None without one."""
-        if self._places is None:
-            self._places = Places.of(script_folder())
+        own = self._own()
         frame: FrameType | None = sys._getframe(depth)
-        while frame is not None and not self._places.is_own(frame.f_code.co_filename):
+        while frame is not None and not own.is_own(frame.f_code.co_filename):
             frame = frame.f_back
         return frame
 
@@ -127,13 +148,16 @@ def called_within(target: Any, make: Callable[[], AbstractContextManager[Any]]) 
 class Edit:
     """How the user's file gets the change; `profstack.changes.edits` makes the diff of it.
 
-    `argument` sets a keyword of the call of `callee` at the place; `line` is put after the
+    `argument` sets a keyword of the call of `callee` at the place, and takes the keywords `drops`
+    away, which do not go with it (`drops_at_0` where the value is 0). `line` is put after the
     script's imports, `before_loop` before the loop that calls the model, with `{model}` for its
     name there; `within` is the `with` statement that the statement with the model's call gets.
     """
 
     callee: str = ""
     argument: tuple[str, str] | None = None
+    drops: tuple[str, ...] = ()
+    drops_at_0: tuple[str, ...] = ()
     line: str = ""
     before_loop: str = ""
     within: str = ""
@@ -155,14 +179,16 @@ class Change:
     applies: Callable[[Seen], str | None]
     patch: Callable[[Run], None] | None = None
     environment: Callable[[Value | None], Mapping[str, str]] | None = None
+    # Whether what `environment` asks for holds in the process; None: it cannot fail to.
+    holds: Callable[[Value | None], bool] | None = None
     values: Callable[[Seen], Sequence[Value]] | None = None
     edit: Edit | None = None
     excludes: tuple[str, ...] = ()
     # The findings that it is the remedy of.
     findings: tuple[str, ...] = ()
-    # How a model or a function is called with it, by torch, the target and the value; `of_model`:
-    # only a model can be. None: it needs a process of its own.
-    on_call: Callable[[Any, Any, Value | None], Called] | None = None
+    # How a model or a function is called with it, by torch, the target, the value and the type of
+    # the device; `of_model`: only a model can be. None: it needs a process of its own.
+    on_call: Callable[[Any, Any, Value | None, str], Called] | None = None
     of_model: bool = False
     # Whether it is tried to know what a part costs, and no change to make.
     to_know: bool = False
@@ -170,12 +196,10 @@ class Change:
     by_items: bool = False
 
 
-def device_of(torch: Any, target: Any) -> str:
-    """Return the type of the device that a model lies on, or that a function may use."""
-    first = next(iter(target.parameters()), None) if hasattr(target, "parameters") else None
-    if first is not None:
-        return str(first.device.type)
-    return "cuda" if torch.cuda.is_initialized() else "cpu"
+def device_of(model: Any) -> str:
+    """Return the type of the device that a model lies on; one without parameters is on the CPU."""
+    first = next(iter(model.parameters()), None)
+    return str(first.device.type) if first is not None else "cpu"
 
 
 def version(text: str) -> tuple[int, int]:

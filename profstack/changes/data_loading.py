@@ -10,6 +10,8 @@ from typing import Any
 from profstack.changes.contract import Change, Edit, Run, Seen, Value
 
 LOADER = "DataLoader"
+# Options that a loader without workers refuses.
+_OF_WORKERS = ("prefetch_factor", "multiprocessing_context", "persistent_workers", "timeout")
 
 
 def _reason(seen: Seen, wanted: Callable[[dict[str, Any]], bool], lacks: str) -> str | None:
@@ -50,7 +52,6 @@ def _workers(run: Run) -> None:
         count = int(run.value or 0)
         dropped: dict[str, Any] = {"num_workers": count}
         if not count:
-            # Options of workers alone.
             dropped |= dict.fromkeys(
                 {"prefetch_factor", "multiprocessing_context"} & given.keys(), None
             )
@@ -75,7 +76,7 @@ WORKERS = Change(
     lambda seen: _reason(seen, lambda each: each["map_style"], "its data sets are iterated over"),
     _workers,
     values=_worker_numbers,
-    edit=Edit(LOADER, ("num_workers", "{value}")),
+    edit=Edit(LOADER, ("num_workers", "{value}"), drops_at_0=_OF_WORKERS),
     findings=("data-starved",),
 )
 
@@ -94,8 +95,9 @@ def _persistent(run: Run) -> None:
 
 PERSISTENT = Change(
     "persistent-workers",
-    "keep the DataLoader's workers from epoch to epoch",
-    "equal",
+    "keep the DataLoader's workers from epoch to epoch, with other random numbers from the second",
+    # Iterators that are made draw a number each, one that stays does not.
+    "different",
     lambda seen: _reason(
         seen,
         lambda each: bool(each["num_workers"]) and not each["persistent_workers"],
@@ -152,7 +154,7 @@ def _batch_size(run: Run) -> None:
         size = given.get("batch_size", 1)
         if given.get("batch_sampler") is not None or size is None:
             return {}
-        return {"batch_size": max(round(size * float(run.value or 1.0)), 1)}
+        return {"batch_size": size * int(run.value or 1)}
 
     _set(run, change)
 
@@ -163,7 +165,7 @@ BATCH_SIZE = Change(
     "different",
     lambda seen: _reason(seen, lambda each: bool(each["batch_size"]), "no loader makes batches"),
     _batch_size,
-    values=lambda seen: [2.0, 4.0],
+    values=lambda seen: [2, 4],
     edit=Edit(LOADER, ("batch_size", "{value} * the present one")),
     by_items=True,
 )

@@ -16,8 +16,8 @@ from typing import Any
 
 from profstack.changes.contract import Edit, Seen, Value
 
-# Calls in a line's own text to which an argument can be added by its position alone.
-_SETS = {"zero_grad": "set_to_none"}
+# Calls whose argument may also be given by its position alone.
+_BY_POSITION = {"zero_grad": "set_to_none"}
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,15 @@ class Patch:
     reason: str | None = None
 
     def diff(self, root: Path) -> str | None:
-        """Return the unified diff with paths from `root`; None without an edit."""
+        """Return the unified diff with paths from `root`; None without an edit, or outside it."""
         if self.after is None or self.after == self.before:
             return None
         try:
             name = Path(self.file).resolve().relative_to(root.resolve()).as_posix()
         except ValueError:
-            name = self.file.lstrip("/")
+            return None
         lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True),
-            self.after.splitlines(keepends=True),
-            f"a/{name}",
-            f"b/{name}",
+            _lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}", lineterm="\n"
         )
         made = [
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
@@ -50,31 +47,49 @@ class Patch:
         return "".join(made)
 
 
+def _lines(text: str) -> list[str]:
+    """Return the lines as git has them: it knows no other ends than line feeds."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
 def patch_of(edit: Edit, value: Value | None, file: str, line: int, seen: Seen, text: str) -> Patch:
     """Return the edit of a file's text; `line` is where the change took hold."""
+    after, reason = _edited(edit, _facts(value, seen), line, text)
+    if after is not None:
+        try:
+            ast.parse(after)
+        except SyntaxError:
+            after, reason = None, f"line {line} cannot be changed by its columns"
+    return Patch(file, text, after, None if after is not None else reason)
+
+
+def _edited(edit: Edit, facts: Mapping[str, Any], line: int, text: str) -> tuple[str | None, str]:
+    """Return the text with an edit, or why there is none."""
     try:
-        tree = ast.parse(text)
+        source = _Source(text, ast.parse(text))
     except SyntaxError:
-        return Patch(file, text, None, "the file is no Python")
-    source = _Source(text, tree)
-    facts = _facts(value, seen)
+        return None, "the file is no Python"
+    if "\r" in text.replace("\r\n", ""):
+        return None, "the file's lines end in carriage returns"
     if edit.argument is not None:
-        after = _with_argument(source, edit, line, facts)
         reason = f"line {line} has no call that the argument fits"
-    elif edit.within:
-        after = _within(source, edit.within.format(**facts), line)
-        reason = f"line {line} is no statement of its own"
-    elif edit.before_loop:
+        return _with_argument(source, edit, line, facts), reason
+    template = edit.within or edit.before_loop or edit.line
+    if " in the environment" in template:
+        return None, "it is set in the environment"
+    if "torch." in template and not source.imports_torch():
+        return None, "the file does not import torch"
+    if edit.within:
+        filled = edit.within.format(**facts)
+        return _within(source, filled, line), f"line {line} is no statement of its own"
+    if edit.before_loop:
         name = facts["model"]
         if not isinstance(name, str) or not name.isidentifier() or name == "self":
-            return Patch(file, text, None, "the model has no name of its own where it is called")
-        after = _before_loop(source, edit.before_loop.format(**facts), line)
-        reason = f"no loop is around line {line}"
-    else:
-        filled = edit.line.format(**facts)
-        after = None if " in the environment" in filled else _after_imports(source, filled)
-        reason = "it is set in the environment" if after is None else ""
-    return Patch(file, text, after, None if after is not None else reason)
+            return None, "the model has no name of its own where it is called"
+        filled = edit.before_loop.format(**facts)
+        return _before_loop(source, filled, line, name), f"no loop is around line {line}"
+    return _after_imports(source, edit.line.format(**facts)), ""
 
 
 def words_of(edit: Edit, value: Value | None, seen: Seen) -> str:
@@ -90,7 +105,8 @@ def words_of(edit: Edit, value: Value | None, seen: Seen) -> str:
 def _facts(value: Value | None, seen: Seen) -> dict[str, Any]:
     root = seen.root
     names = {"model": root.get("name"), "block": root.get("block")}
-    return {"value": value, "device": seen.device, **names}
+    optimizers = {str(each["name"]) for each in seen.optimizers}
+    return {"value": value, "device": seen.device, "optimizers": optimizers, **names}
 
 
 class _Source:
@@ -98,16 +114,24 @@ class _Source:
 
     def __init__(self, text: str, tree: ast.Module) -> None:
         self.text, self.tree = text, tree
-        self.lines = text.splitlines(keepends=True)
+        self.lines = _lines(text)
+        self.end = "\r\n" if "\r\n" in text else "\n"
 
     def at(self, line: int, column: int) -> int:
         """Return the place in the text of a line and a column of `ast`, which counts bytes."""
         own = self.lines[line - 1].encode("utf-8")[:column].decode("utf-8")
         return sum(map(len, self.lines[: line - 1])) + len(own)
 
-    def replaced(self, begin: int, end: int, by: str) -> str:
-        """Return the text with a part of it replaced."""
-        return self.text[:begin] + by + self.text[end:]
+    def span(self, node: Any) -> tuple[int, int]:
+        """Return where a node begins and ends in the text."""
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def replaced(self, *parts: tuple[int, int, str]) -> str:
+        """Return the text with parts of it replaced: begin, end and new text of each."""
+        text = self.text
+        for begin, end, by in sorted(parts, reverse=True):
+            text = text[:begin] + by + text[end:]
+        return text
 
     def around(self, line: int, kinds: tuple[type[ast.AST], ...]) -> Iterator[Any]:
         """Yield the nodes of some kinds whose lines hold a line, the outermost first."""
@@ -120,6 +144,15 @@ class _Source:
         text = self.lines[line - 1]
         return text[: len(text) - len(text.lstrip())]
 
+    def imports_torch(self) -> bool:
+        """Return whether the file knows torch by this name."""
+        return any(
+            (alias.asname or alias.name.partition(".")[0]) == "torch"
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        )
+
 
 def _name(call: ast.Call) -> str:
     function = call.func
@@ -130,39 +163,55 @@ def _with_argument(source: _Source, edit: Edit, line: int, facts: Mapping[str, A
     """Set a keyword of the call at a line; of several calls there the one of its name."""
     assert edit.argument is not None
     name, value = edit.argument[0], edit.argument[1].format(**facts)
-    callee = edit.callee
-    calls = [
-        call
-        for call in source.around(line, (ast.Call,))
-        if _name(call) == callee or (callee.startswith("{") and _is_optimizer(_name(call)))
-    ]
+    names = facts["optimizers"] if edit.callee.startswith("{") else {edit.callee}
+    calls = [call for call in source.around(line, (ast.Call,)) if _name(call) in names]
     if not calls:
         return None
     call = min(calls, key=lambda each: (each.end_lineno or 0) - each.lineno)
+    if any(keyword.arg is None for keyword in call.keywords):
+        # What `**options` holds is not known.
+        return None
+    drops = (*edit.drops, *(edit.drops_at_0 if facts["value"] == 0 else ()))
+    parts = [_without(source, call, each) for each in call.keywords if each.arg in drops]
     for keyword in call.keywords:
         if keyword.arg == name:
-            inner = keyword.value
-            begin = source.at(inner.lineno, inner.col_offset)
-            end = source.at(inner.end_lineno, inner.end_col_offset)
+            begin, end = source.span(keyword.value)
             if "*" in value:
-                value = f"{value.split(' *')[0]} * {source.text[begin:end]}"
-            return source.replaced(begin, end, value)
+                value = f"{value.split(' *')[0]} * {_factor(keyword.value, source.text[begin:end])}"
+            return source.replaced((begin, end, value), *parts)
     if "*" in value:
         return None
-    given = [*call.args, *(each.value for each in call.keywords)]
-    close = source.at(call.end_lineno, call.end_col_offset) - 1
-    if not given:
-        return source.replaced(close, close, f"{name}={value}")
-    last = max(given, key=lambda each: (each.end_lineno, each.end_col_offset))
-    end = source.at(last.end_lineno, last.end_col_offset)
-    # A generator in its own parentheses ends behind them.
+    if _BY_POSITION.get(_name(call)) == name and call.args:
+        begin, end = source.span(call.args[0])
+        return source.replaced((begin, end, value), *parts)
+    kept = [each for each in (*call.args, *call.keywords) if getattr(each, "arg", "") not in drops]
+    close = source.span(call)[1] - 1
+    if not kept:
+        return source.replaced((close, close, f"{name}={value}"), *parts)
+    end = max(source.span(each)[1] for each in kept)
+    # An argument in parentheses of its own ends behind them.
     rest = source.text[end:close]
-    end += len(rest) - len(rest.lstrip(")")) if ")" in rest and "," not in rest else 0
-    return source.replaced(end, end, f", {name}={value}")
+    end += len(rest) - len(rest.lstrip(")"))
+    return source.replaced((end, end, f", {name}={value}"), *parts)
 
 
-def _is_optimizer(name: str) -> bool:
-    return name[:1].isupper()
+def _factor(node: ast.expr, text: str) -> str:
+    """Return an expression as a factor."""
+    return text if isinstance(node, (ast.Constant, ast.Name, ast.Attribute)) else f"({text})"
+
+
+def _without(source: _Source, call: ast.Call, keyword: ast.keyword) -> tuple[int, int, str]:
+    """Return the part of the text that has a keyword of a call, with the comma before or after."""
+    begin, end = source.span(keyword)
+    before = source.text[:begin].rstrip()
+    if before.endswith(","):
+        return len(before) - 1, end, ""
+    rest = source.text[end : source.span(call)[1]]
+    after = len(rest) - len(rest.lstrip())
+    if rest.lstrip().startswith(","):
+        tail = rest[after + 1 :]
+        return begin, end + after + 1 + len(tail) - len(tail.lstrip(" ")), ""
+    return begin, end, ""
 
 
 def _statement(source: _Source, line: int) -> ast.stmt | None:
@@ -175,44 +224,61 @@ def _statement(source: _Source, line: int) -> ast.stmt | None:
 def _within(source: _Source, head: str, line: int) -> str | None:
     """Put the statement at a line into a `with` block."""
     statement = _statement(source, line)
-    if statement is None:
+    if statement is None or any(map(_is_on_lines, ast.walk(statement))):
         return None
     first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
     margin = source.margin(statement.lineno)
     if source.lines[first][: statement.col_offset].strip():
         return None
-    block = [f"{margin}{head}\n"]
+    block = [f"{margin}{head}{source.end}"]
     block += [f"    {text}" if text.strip() else text for text in source.lines[first:last]]
     return "".join([*source.lines[:first], *block, *source.lines[last:]])
 
 
-def _before_loop(source: _Source, added: str, line: int) -> str | None:
-    """Put lines before the outermost loop, of the innermost function, around a line."""
+def _is_on_lines(node: ast.AST) -> bool:
+    """Return whether a node is a text of several lines, of which none may be moved."""
+    is_text = isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+    )
+    return is_text and getattr(node, "lineno", 0) != getattr(node, "end_lineno", 0)
+
+
+def _before_loop(source: _Source, added: str, line: int, name: str) -> str | None:
+    """Put lines before the outermost loop around a line that does not make what has the name.
+
+    Loops of other functions around that of the line do not count.
+    """
     functions = list(source.around(line, (ast.FunctionDef, ast.AsyncFunctionDef)))
     inner = max(functions, key=lambda each: each.lineno, default=None)
     least = inner.lineno if inner is not None else 0
-    loops = [loop for loop in source.around(line, (ast.For, ast.While)) if loop.lineno > least]
+    loops = [
+        loop
+        for loop in source.around(line, (ast.For, ast.While))
+        if loop.lineno > least and not _makes(loop, name)
+    ]
     if not loops:
         return None
     first = min(loop.lineno for loop in loops)
     margin = source.margin(first)
-    block = [f"{margin}{text}\n" for text in added.splitlines()]
+    block = [f"{margin}{text}{source.end}" for text in added.splitlines()]
     return "".join([*source.lines[: first - 1], *block, *source.lines[first - 1 :]])
 
 
+def _makes(loop: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(loop)
+    )
+
+
 def _after_imports(source: _Source, added: str) -> str | None:
-    """Put a line behind the imports at the top of a file, which has to import torch."""
+    """Put a line behind the imports at the top of a file."""
     imports = [node for node in source.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    names = {
-        alias.asname or alias.name
-        for node in imports
-        for alias in node.names
-        if isinstance(node, ast.Import)
-    }
-    if "torch" not in names:
+    if not imports:
         return None
     last = max(node.end_lineno or node.lineno for node in imports)
-    return "".join([*source.lines[:last], f"\n{added}\n", *source.lines[last:]])
+    end = source.end
+    return "".join([*source.lines[:last], f"{end}{added}{end}", *source.lines[last:]])
 
 
 def own_path(file: str, copied: Sequence[tuple[str, str]]) -> str:

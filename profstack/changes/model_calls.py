@@ -25,7 +25,7 @@ def _inference_mode(run: Run) -> None:
         def called(*args: Any, **kwargs: Any) -> Any:
             if torch.is_inference_mode_enabled():
                 return call(*args, **kwargs)
-            run.took_hold()
+            run.took_hold_in_call()
             with torch.inference_mode():
                 return call(*args, **kwargs)
 
@@ -45,7 +45,7 @@ INFERENCE = Change(
     _inference_mode,
     edit=Edit(within="with torch.inference_mode():"),
     findings=("grad-in-inference",),
-    on_call=lambda torch, target, value: called_within(target, torch.inference_mode),
+    on_call=lambda torch, target, value, device: called_within(target, torch.inference_mode),
 )
 
 
@@ -58,7 +58,7 @@ def _eval_mode(run: Run) -> None:
     run.once_at_root(change)
 
 
-def _called_in_eval_mode(torch: Any, model: Any, _: Value | None) -> Called:
+def _called_in_eval_mode(torch: Any, model: Any, value: Value | None, _: str) -> Called:
     @contextmanager
     def active() -> Iterator[None]:
         modes = [(module, module.training) for module in model.modules()]
@@ -126,7 +126,7 @@ def _attention(run: Run) -> None:
     run.once_at_root(change)
 
 
-def _called_with_sdpa(torch: Any, model: Any, _: Value | None) -> Called:
+def _called_with_sdpa(torch: Any, model: Any, value: Value | None, _: str) -> Called:
     made = copy.deepcopy(model)
     made.set_attn_implementation("sdpa")
     return Called(made)

@@ -29,7 +29,7 @@ def _with_argument(run: Run, name: str, names: tuple[str, ...] | None, others: s
                 original(self, *args, **kwargs)
                 return
             kept = {key: value for key, value in kwargs.items() if key != others}
-            original(self, *args, **kept, **{name: True})
+            original(self, *args, **{**kept, name: True})
             run.took_hold()
 
         return __init__
@@ -55,7 +55,7 @@ FUSED_CHANGE = Change(
     "digits",
     lambda seen: _reason(seen, "fused"),
     lambda run: _with_argument(run, "fused", FUSED, "foreach"),
-    edit=Edit("{optimizer}", ("fused", "True")),
+    edit=Edit("{optimizer}", ("fused", "True"), drops=("foreach",)),
     excludes=("foreach-optimizer",),
     findings=("unfused-optimizer",),
 )
@@ -65,7 +65,7 @@ FOREACH_CHANGE = Change(
     "digits",
     lambda seen: _reason(seen, "foreach"),
     lambda run: _with_argument(run, "foreach", None, "fused"),
-    edit=Edit("{optimizer}", ("foreach", "True")),
+    edit=Edit("{optimizer}", ("foreach", "True"), drops=("fused",)),
     excludes=("fused-optimizer",),
     findings=("unfused-optimizer",),
 )

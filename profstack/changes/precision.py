@@ -26,9 +26,10 @@ def _autocast(dtype: str) -> Callable[[Run], None]:
         torch = run.torch
 
         def wrap(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+            device = device_of(model)
+
             def called(*args: Any, **kwargs: Any) -> Any:
-                run.took_hold()
-                device = next(model.parameters()).device.type
+                run.took_hold_in_call()
                 with torch.autocast(device, dtype=getattr(torch, dtype)):
                     return call(*args, **kwargs)
 
@@ -39,11 +40,10 @@ def _autocast(dtype: str) -> Callable[[Run], None]:
     return patch
 
 
-def _called_in(dtype: str) -> Callable[[Any, Any, Value | None], Called]:
+def _called_in(dtype: str) -> Callable[[Any, Any, Value | None, str], Called]:
     """Return how something is called under autocast to a type."""
 
-    def called(torch: Any, target: Any, _: Value | None) -> Called:
-        device = device_of(torch, target)
+    def called(torch: Any, target: Any, _: Value | None, device: str) -> Called:
         return called_within(target, lambda: torch.autocast(device, dtype=getattr(torch, dtype)))
 
     return called
@@ -85,7 +85,7 @@ def _matmul_precision(run: Run) -> None:
     run.took_hold()
 
 
-def _called_with_precision(torch: Any, target: Any, value: Value | None) -> Called:
+def _called_with_precision(torch: Any, target: Any, value: Value | None, _: str) -> Called:
     @contextmanager
     def active() -> Iterator[None]:
         before = torch.get_float32_matmul_precision()
@@ -164,9 +164,9 @@ CHANNELS_LAST = Change(
     "digits",
     lambda seen: None if seen.root.get("convolutions") else "the model has no 2-D convolution",
     _channels_last,
-    edit=Edit(before_loop="{model} = {model}.to(memory_format=torch.channels_last)"),
+    edit=Edit(before_loop="{model}.to(memory_format=torch.channels_last)"),
     findings=("module-dominates",),
-    on_call=lambda torch, model, value: Called(
+    on_call=lambda torch, model, value, device: Called(
         copy.deepcopy(model).to(memory_format=torch.channels_last)
     ),
     of_model=True,

@@ -38,6 +38,8 @@ from profstack.models import is_loss, parameter_count
 FILE = "logs/trial.json"
 # Calls of the outermost modules that are looked at, in which models are found.
 _LOOKS = 64
+# Modules that are kept to be known again; a script that makes a new one for each call has more.
+_MOST_MODULES = 1_000
 
 
 class TrialOptions(TypedDict):
@@ -69,7 +71,8 @@ class Trial:
         self._failed: dict[str, str] = {}
         self._prints = Fingerprint(torch)
         self._observer = _Observer(torch) if options["observe"] else None
-        self._changed: set[int] = set()
+        self._known: dict[int, Any] = {}
+        self._roots: set[int] = set()
         self._depth = 0
         self._looks = 0
         self._pid = os.getpid()
@@ -89,7 +92,7 @@ class Trial:
             try:
                 if patch is not None:
                     patch(run)
-                else:
+                elif (holds := known[name].holds) is None or holds(value):
                     # What acts by the environment holds from the start of the process.
                     run.held[None] += 1
             except Exception as error:
@@ -119,9 +122,11 @@ class Trial:
                     self._before(module)
                 returned = original(module, *args, **kwargs)
                 with Guard(failed=lambda error: complain(f"trial: {error}")):
-                    self._looks += 1
-                    more = is_loss(module) or self._prints.called((args, kwargs), returned)
-                    if not more or self._looks >= _LOOKS:
+                    # Transforms and metrics are modules, too.
+                    if id(module) in self._roots:
+                        self._looks += 1
+                        self._prints.called((args, kwargs), returned)
+                    if self._looks >= _LOOKS or len(self._known) > _MOST_MODULES:
                         restore.pop()()
                 return returned
             except BaseException as error:
@@ -136,9 +141,13 @@ class Trial:
 
     def _before(self, module: Any) -> None:
         """Make the changes of a model that is called for the first time."""
-        if id(module) in self._changed or is_loss(module) or not parameter_count(module):
+        if id(module) in self._known:
             return
-        self._changed.add(id(module))
+        # Kept alive: another object would get the number of one that is gone.
+        self._known[id(module)] = module
+        if is_loss(module) or not parameter_count(module):
+            return
+        self._roots.add(id(module))
         if self._observer is not None:
             self._observer.root(module)
         for name, run in self._runs.items():
@@ -182,20 +191,22 @@ def _places(run: Run) -> list[list[Any]]:
 
 
 def _wrap_forward(model: Any, run: Run) -> None:
-    """Wrap the forward of a model's class: copies of the model have it, too."""
+    """Wrap the forward of a model, by its class: other objects of it are called as ever."""
     kind = type(model)
-    if getattr(kind.forward, "_profstack_trial", None) is run:
+    calls = run.calls.setdefault(kind, {})
+    original = kind.forward if not calls else kind.forward.__wrapped__
+    call: Callable[..., Any] = functools.partial(original, model)
+    for wrap in run.root_hooks:
+        call = wrap(model, call)
+    calls[id(model)] = call
+    if len(calls) > 1:
         return
-    original = kind.forward
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = functools.partial(original, self)
-        for wrap in run.root_hooks:
-            call = wrap(self, call)
-        return call(*args, **kwargs)
+        call = calls.get(id(self))
+        return original(self, *args, **kwargs) if call is None else call(*args, **kwargs)
 
-    forward._profstack_trial = run  # type: ignore[attr-defined]  # a mark of ours
     kind.forward = forward
 
 
@@ -236,10 +247,10 @@ class _Observer:
         if "torch.nn.parallel.distributed" in sys.modules:
             self._distributed(sys.modules["torch.nn.parallel.distributed"])
         self._count(torch, "save", "save")
-        self._count(torch, "compile", "compile")
-        self._count(torch.nn.Module, "compile", "compile")
+        self._count(torch, "compile", "compile", through=("torch",))
+        self._count(torch.nn.Module, "compile", "compile", through=("torch",))
         self._count(torch.Tensor, "backward", "backward")
-        self._count(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
+        self._count(torch.amp.autocast_mode.autocast, "__enter__", "autocast", on="_enabled")
         when_imported(
             "torch.utils.checkpoint", lambda module: self._count(module, "checkpoint", "checkpoint")
         )
@@ -247,7 +258,7 @@ class _Observer:
             self._count(sys.modules["torch.utils.checkpoint"], "checkpoint", "checkpoint")
         logger = sys.modules.get("logging")
         if logger is not None:
-            self._count(logger.Logger, "_log", "logging", own=True)
+            self._count(logger.Logger, "_log", "logging", through=("logging",))
         when_imported(
             "torch.utils.tensorboard.writer",
             lambda module: self._count(module.SummaryWriter, "add_scalar", "logging"),
@@ -263,13 +274,19 @@ class _Observer:
 
             kind.zero_grad = functools.wraps(original)(zero_grad)
 
-    def _count(self, owner: Any, name: str, word: str, *, own: bool = False) -> None:
-        """Count calls of a function; with `own` those alone that a line of the user's makes."""
+    def _count(
+        self, owner: Any, name: str, word: str, *, through: tuple[str, ...] = (), on: str = ""
+    ) -> None:
+        """Count calls of a function: those of the user's code alone where it may come `through`.
+
+        `on` is an attribute of the object that has to be true.
+        """
         original, calls, run = getattr(owner, name), self.seen.calls, self._run
 
         @functools.wraps(original)
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if not own or run.place(2) is not None:
+            is_own = not through or run.is_users_call(*through)
+            if is_own and (not on or getattr(args[0], on, True)):
                 calls[word] = calls.get(word, 0) + 1
             return original(*args, **kwargs)
 
@@ -354,7 +371,7 @@ class _Observer:
         caller = self._run.users_frame(4)
         known = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
         names = [name for name, value in known.items() if value is model]
-        self.seen.device = device_of(torch, model)
+        self.seen.device = device_of(model)
         self.seen.root = {
             **model_facts(torch, model),
             "name": names[0] if names else None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from profstack.changes.contract import Called, Change, Edit, Run, Seen, Value
+from profstack.environment import huge_page_mode, is_mapped
 
 
 def _threads(run: Run) -> None:
@@ -26,7 +28,7 @@ def _on_cpu(seen: Seen) -> str | None:
     return None if seen.device == "cpu" else "its work is on a device"
 
 
-def _called_with_threads(torch: Any, target: Any, value: Value | None) -> Called:
+def _called_with_threads(torch: Any, target: Any, value: Value | None, _: str) -> Called:
     @contextmanager
     def active() -> Iterator[None]:
         before = torch.get_num_threads()
@@ -94,8 +96,14 @@ def library(allocator: str) -> str | None:
     return None
 
 
+def _added(name: str, value: str, between: str) -> Mapping[str, str]:
+    """Return a variable with a value added to what the user has set."""
+    before = os.environ.get(name, "")
+    return {name: f"{value}{between}{before}" if before else value}
+
+
 def _preloaded(value: Value | None) -> Mapping[str, str]:
-    return {"LD_PRELOAD": library(str(value)) or ""}
+    return _added("LD_PRELOAD", library(str(value)) or "", ":")
 
 
 ALLOCATOR = Change(
@@ -109,15 +117,28 @@ ALLOCATOR = Change(
         )
     ),
     environment=_preloaded,
+    holds=lambda value: is_mapped(str(value)),
     values=lambda seen: [name for name in _ALLOCATORS if library(name)],
     edit=Edit(line="LD_PRELOAD=<lib{value}.so> in the environment"),
 )
+
+
+def _huge_pages(seen: Seen) -> str | None:
+    """Return why glibc cannot take huge pages: it asks the kernel for them from 2.35 on."""
+    known = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+    if not known or tuple(map(int, known.split()[-1].split(".")[:2])) < (2, 35):
+        return "it needs glibc 2.35"
+    if huge_page_mode() != "madvise":
+        return f"the kernel gives huge pages {huge_page_mode() or 'to nobody'}, whoever asks"
+    return _on_cpu(seen)
+
+
 HUGE_PAGES = Change(
     "huge-pages",
     "let glibc take memory in huge pages",
     "equal",
-    _on_cpu,
-    environment=lambda value: {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    _huge_pages,
+    environment=lambda value: _added("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", ":"),
     edit=Edit(line="GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment"),
 )
 CUDA_ALLOCATOR = Change(
@@ -125,7 +146,7 @@ CUDA_ALLOCATOR = Change(
     "let CUDA's allocator grow its segments",
     "equal",
     lambda seen: None if seen.device.startswith("cuda") else "it uses no NVIDIA GPU",
-    environment=lambda value: {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    environment=lambda value: _added("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", ","),
     edit=Edit(line="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"),
 )
 

@@ -81,6 +81,7 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
     from profstack.launch.trial_report import report_of
     from profstack.launch.trials import Plan, Trials
     from profstack.report import files, terminal_try
+    from profstack.report.html import replace_text
 
     known = changes()
     for name in options.change or ():
@@ -116,7 +117,7 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
     for folder in filter(None, (options.output, recording)):
         path = Path(folder) / TRIALS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace_text(path, json.dumps(report, indent=2) + "\n")
+        replace_text(path, json.dumps(report, indent=2) + "\n")
         print(f"Wrote {path}", file=out)
     if recording is not None:
         print(f"Wrote {files.write_report(recording)}", file=out)

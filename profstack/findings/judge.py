@@ -80,13 +80,16 @@ def _warn(report: Report, lacks: str, error: Exception) -> None:
 
 def _as_tried(found: Finding, tried: TrialReport | None, step_s: float | None) -> Finding:
     """Return a finding with the gain that `profstack try` has measured of its best remedy."""
+    # Those without an interval have not changed anything, or were hardly run.
     rows = [
         (ratio, row)
         for row in (tried["trials"] if tried else ())
         if found["slug"] in row["findings"]
-        and row["verdict"] in ("gains", "same", "loses")
         and (ratio := row["ratio"]) is not None
+        and row["ci95_low"] is not None
     ]
+    gains = [pair for pair in rows if pair[1]["recommended"]]
+    rows = gains or [pair for pair in rows if pair[1]["verdict"] in ("same", "loses")]
     if not rows or step_s is None:
         return found
     ratio, best = min(rows, key=itemgetter(0))

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from profstack.changes.edits import own_path, patch_of, words_of
+from profstack.changes.contract import Edit, Seen, Value
+from profstack.changes.edits import Patch, own_path, patch_of, words_of
+from profstack.changes.results import judged
 from profstack.launch.trials import Arm, Process, Trials, Word, results_of
 from profstack.privacy import presentable_argv
-from profstack.storage.schema.trials import TrialReport, TrialResults, TrialRow
+from profstack.storage.schema.trials import TrialReport, TrialRow
 
 VERSION = 1
 _ORDER: tuple[Word, ...] = ("gains", "same", "loses", "breaks")
@@ -20,9 +22,6 @@ def report_of(trials: Trials, arguments: Sequence[str], seconds: float) -> Trial
     """Return the report of an invocation that has ended."""
     rows = [_row(trials, arm) for arm in trials.arms]
     rows.sort(key=lambda row: (_ORDER.index(row["verdict"]), row["ratio"] or math.inf))
-    plain: TrialResults = "equal"
-    if len(trials.plain.processes) > 0 and trials.again.processes:
-        plain = results_of(trials, trials.again)[0]  # type: ignore[assignment]  # of three words
     return {
         "schema_version": VERSION,
         "command": presentable_argv(list(arguments)),
@@ -30,7 +29,7 @@ def report_of(trials: Trials, arguments: Sequence[str], seconds: float) -> Trial
         "floor": trials.floor if trials.again.times() else None,
         "confidence": trials.confidence,
         "plain_processes": len(trials.plain.processes) + len(trials.again.processes),
-        "plain_results": plain,
+        "plain_results": judged(trials.noise, "equal")[0] if trials.noise is not None else None,
         "seconds": seconds,
         "ended": trials.ended,
         "trials": rows,
@@ -59,13 +58,17 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
     results, largest, is_allowed = results_of(trials, arm)
     if word == "gains" and not is_allowed:
         reason = "it changes results beyond its kind, and is not recommended"
+        if results is None:
+            reason = "results cannot be compared, so it is not recommended"
     kinds = trials.change_of(arm)
-    found, place = trials.ratio(arm), _place(trials, arm)
+    found, places = trials.ratio(arm), _places(arm)
     plain = [*trials.plain.processes, *trials.again.processes]
-    before, after = _middle(plain, "step_s"), _middle(arm.processes, "step_s")
+    by_items = trials.by_items(arm)
+    name = "item_s" if by_items else "step_s"
+    before, after = _middle(plain, name), _middle(arm.processes, name)
     first, plain_first = _middle(arm.processes, "first_s"), _middle(plain, "first_s")
     is_known = all(change.to_know for change in kinds)
-    diff, edit = _edit(trials, arm, place)
+    diff, edit = _edit(trials, arm, places)
     return {
         "change": arm.name,
         "changes": list(arm.chosen),
@@ -74,22 +77,23 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
         "verdict": word,
         "reason": reason,
         "recommended": word == "gains" and is_allowed and not is_known,
+        "times_of": "item" if by_items else "step",
         "before_s": before,
         "after_s": after,
         "ratio": found.factor,
         "ci95_low": found.low,
         "ci95_high": found.high,
         "processes": len(arm.processes),
-        "run_gain_s": _of_run(trials, before, after),
+        "run_gain_s": None if by_items else _of_run(trials, before, after),
         "first_step_s": first,
-        "break_even_steps": _break_even(before, after, plain_first, first),
+        "break_even_steps": None if by_items else _break_even(before, after, plain_first, first),
         "peak_rss_bytes": _peak(arm.processes, "peak_rss_bytes"),
         "plain_peak_rss_bytes": _peak(plain, "peak_rss_bytes"),
         "peak_device_bytes": _peak(arm.processes, "peak_device_bytes"),
-        "results": results,  # type: ignore[typeddict-item]  # of three words
+        "results": results,
         "largest_difference": largest,
-        "file": place[0] if place else None,
-        "line": place[1] if place else None,
+        "file": places[0][0] if places else None,
+        "line": places[0][1] if places else None,
         "diff": diff,
         "edit": edit,
     }
@@ -121,8 +125,8 @@ def _break_even(
     return math.ceil(longer / gained) if gained > 0 and longer > gained else None
 
 
-def _place(trials: Trials, arm: Arm) -> tuple[str, int] | None:
-    """Return where the change took hold most often in the user's own files."""
+def _places(arm: Arm) -> list[tuple[str, int]]:
+    """Return where the change took hold in the user's own files, the most often first."""
     counts: dict[tuple[str, int], int] = {}
     for each in arm.processes:
         for places in each.told.get("held", {}).values():
@@ -130,18 +134,44 @@ def _place(trials: Trials, arm: Arm) -> tuple[str, int] | None:
                 if file is not None:
                     key = own_path(file, each.copies), int(line)
                     counts[key] = counts.get(key, 0) + count
-    return max(counts, key=lambda key: counts[key], default=None)
+    return sorted(counts, key=lambda key: -counts[key])
 
 
-def _edit(trials: Trials, arm: Arm, place: tuple[str, int] | None) -> tuple[str | None, str | None]:
-    """Return the edit that keeps the change: a diff, or one line in words."""
+def _edit(
+    trials: Trials, arm: Arm, places: Sequence[tuple[str, int]]
+) -> tuple[str | None, str | None]:
+    """Return the edit that keeps the change: a diff of all its places, or one line in words."""
     (change, *others), (value, *_) = trials.change_of(arm), arm.chosen.values()
-    if others or change.edit is None:
+    edit = change.edit
+    if others or edit is None:
         return None, None
-    file, line = (trials.script, 0) if change.edit.line or place is None else place
-    words = words_of(change.edit, value, trials.seen)
-    if file is None or not Path(file).is_file():
-        return None, words
-    text = Path(file).read_text(encoding="utf-8", errors="replace")
-    found = patch_of(change.edit, value, file, line, trials.seen, text).diff(Path.cwd())
+    words = words_of(edit, value, trials.seen)
+    if edit.line or not places:
+        places = [(trials.script, 0)] if trials.script else []
+    elif edit.before_loop:
+        places = places[:1]
+    lines: dict[str, list[int]] = {}
+    for file, line in places:
+        lines.setdefault(file, []).append(line)
+    diffs = [_diff(edit, value, file, numbers, trials.seen) for file, numbers in lines.items()]
+    # A part of the places would be a part of the gain.
+    found = "".join(each for each in diffs if each) if diffs and all(diffs) else None
     return found, None if found else words
+
+
+def _diff(
+    edit: Edit, value: Value | None, file: str, lines: Sequence[int], seen: Seen
+) -> str | None:
+    """Return the diff of one file with the edit at some of its lines; None where one fails."""
+    try:
+        with open(file, encoding="utf-8", newline="") as opened:
+            before = text = opened.read()
+    except (OSError, UnicodeDecodeError):
+        return None
+    # From the last line up: an edit moves what lies below it.
+    for line in sorted(lines, reverse=True):
+        after = patch_of(edit, value, file, line, seen, text).after
+        if after is None:
+            return None
+        text = after
+    return Patch(file, before, text).diff(Path.cwd())

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median, variance
@@ -28,13 +28,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from profstack.analysis.clean_steps import clean_steps
+from profstack.analysis.clean_steps import clean_steps, known_times
 from profstack.capture.run import RunOptions
 from profstack.capture.slices import Targets
 from profstack.changes.built_in import changes
-from profstack.changes.contract import Change, Seen, Value
+from profstack.changes.contract import KINDS, Change, Seen, Value
 from profstack.changes.process import FILE
-from profstack.changes.results import difference, judged, same_given
+from profstack.changes.results import LIMITS, Found, difference, judged, same_given
 from profstack.errors import TargetError
 from profstack.launch import process
 from profstack.launch.child import TRIES
@@ -42,7 +42,7 @@ from profstack.launch.scratch import Scratch
 from profstack.stats.processes import Prior, difference_reach, means
 from profstack.stats.summary import Ratio
 from profstack.storage.folder import DATABASE, OPTIONS_FILE
-from profstack.storage.reader import Recorded, known
+from profstack.storage.reader import Recorded
 
 Word = Literal["gains", "loses", "same", "breaks"]
 # Processes of each arm at least, and at most.
@@ -56,6 +56,8 @@ WORTH = 6.0
 SAME = 0.02
 # Steps of a process: enough for so many seconds, within these numbers.
 ENOUGH_S, FEWEST_STEPS, MOST_STEPS = 3.0, 20, 200
+# The part of the budget for single changes, where there are several.
+_OF_ARMS = 0.85
 # The first run looks for how long steps take, and ends after so many seconds.
 PILOT_S = 30.0
 # Output of a script that failed: so many of its last lines are kept.
@@ -78,10 +80,15 @@ class Process:
     # The copy that it ran in, and the folder that this is a copy of.
     copies: list[tuple[str, str]] = field(default_factory=list)
 
+    def held(self, chosen: Collection[str]) -> bool:
+        """Return whether each of these changes has changed something."""
+        held = self.told.get("held", {})
+        return all(held.get(name) for name in chosen)
+
     @property
-    def held(self) -> bool:
-        """Whether every change of the process has changed something."""
-        return all(self.told.get("held", {}).values())
+    def results(self) -> dict[str, Any]:
+        """Its fingerprint; empty where it failed."""
+        return self.told.get("results", {}) if not self.code else {}
 
 
 @dataclass
@@ -139,15 +146,22 @@ class Trials:
         # The whole run's own steps, where the first process came to the script's end.
         self.whole_steps: int | None = None
         self.ended = ""
+        # Part of the budget is for the gains together.
+        self._until_s = plan.budget_s
 
     # --- What is tried ---
 
     def look(self) -> None:
         """Run the script once, plain, to see what it does; raise TargetError where it fails."""
+        for path in self._scratch.linked:
+            self._tell(f"{path} is a link to a large folder: what is written there is not undone")
         pilot = self._run({}, steps=MOST_STEPS, seconds=PILOT_S, observe=True)
         if pilot.code or pilot.step_s is None:
             what = pilot.said if pilot.code else "no step that repeats was found in it"
-            step = "see that it runs by itself, or name its steps by profstack.step()"
+            step = "name its steps by profstack.step()"
+            if pilot.code:
+                step = "see that it runs by itself; where it needs files outside its working "
+                step += "folder, or git, give --in-place"
             raise TargetError(what, where=self._arguments[0], next_step=step)
         self.seen = Seen(**(pilot.told.get("seen") or {}))
         if not self.steps:
@@ -202,10 +216,11 @@ class Trials:
             return
         arm = Arm(" + ".join(chosen), chosen)
         self.together.append(arm)
+        self._until_s = self._plan.budget_s
         for number in range(LEAST):
-            pair = (self.plain, arm) if number % 2 == 0 else (arm, self.plain)
-            for each in pair:
-                if arm.is_open:
+            order = (self.plain, arm, self.again)
+            for each in order if number % 2 == 0 else reversed(order):
+                if arm.is_open and self._left_s() > 0:
                     self._one(each)
 
     # --- The processes ---
@@ -213,6 +228,8 @@ class Trials:
     def run(self) -> None:
         """Run rounds until every arm is clear or the budget is used up."""
         number = 0
+        if len(self.arms) > 1:
+            self._until_s = _OF_ARMS * self._plan.budget_s
         while True:
             open_ = [arm for arm in self.arms if arm.is_open]
             ended = self._over(open_, number)
@@ -240,7 +257,7 @@ class Trials:
         return "the budget is used up" if self._left_s() <= 0 else None
 
     def _left_s(self) -> float:
-        return self._plan.budget_s - (time.monotonic() - self._begun)
+        return self._until_s - (time.monotonic() - self._begun)
 
     def _one(self, arm: Arm) -> None:
         """Run one process of an arm and keep what it found."""
@@ -250,7 +267,9 @@ class Trials:
             arm.broken = found.said
         elif failed := found.told.get("failed"):
             arm.broken = "; ".join(map(str, failed.values()))
-        elif not found.held:
+        elif not found.told:
+            arm.closed = "what it did was not written: the process ended by os._exit or a signal"
+        elif not found.held(arm.chosen):
             arm.closed = "it changed nothing in this run"
         elif found.step_s is None:
             arm.broken = "no step that repeats was found with it"
@@ -285,7 +304,7 @@ class Trials:
 
         Where a change makes other numbers of items a step, it is the time of an item.
         """
-        by_items = any(self._known[name].by_items for name in arm.chosen)
+        by_items = self.by_items(arm)
         plain = [*self.plain.times(by_items=by_items), *self.again.times(by_items=by_items)]
         sides = (plain, arm.times(by_items=by_items))
         return ratio_of(*sides, confidence or self.confidence, self.spread())
@@ -300,6 +319,23 @@ class Trials:
                 freedom += len(logs) - 1
         deviation = math.sqrt(squares / freedom) if freedom else 0.0
         return Prior(deviation, min(float(freedom), WORTH))
+
+    @property
+    def plain_results(self) -> list[dict[str, Any]]:
+        """The fingerprints of the plain processes."""
+        every = (*self.plain.processes, *self.again.processes)
+        return [each.results for each in every if each.results]
+
+    @property
+    def noise(self) -> float | None:
+        """How far results of plain processes are apart; None where there is nothing to compare."""
+        first, *others = self.plain_results or [{}]
+        found = [difference(first, each) for each in others]
+        return max((each for each in found if each is not None), default=None)
+
+    def by_items(self, arm: Arm) -> bool:
+        """Return whether items are compared: an arm's steps have another number of them."""
+        return any(self._known[name].by_items for name in arm.chosen)
 
     def change_of(self, arm: Arm) -> list[Change]:
         """Return the changes of an arm."""
@@ -389,12 +425,13 @@ def _read(recording: Path, found: Process) -> None:
     """Read the times of a process from its recording, and what its trial told."""
     recorded = Recorded(recording)
     clean = clean_steps(recorded)
-    times = known(clean.steps, "wall_s")
+    # The mean, since batches of several workers come in bursts, and rare work is a part of it.
+    times = known_times([*clean.steps, *clean.paused], clean.clock)
     found.steps = len(recorded.steps)
-    found.step_s = median(times) if times else None
+    found.step_s = fmean(times) if times else None
     sizes = [row["batch_size"] for row in clean.steps if row["batch_size"]]
     if found.step_s is not None and sizes:
-        found.item_s = found.step_s / median(sizes)
+        found.item_s = found.step_s / fmean(sizes)
     firsts = [row["wall_s"] for row in recorded.steps[:1] if row["wall_s"]]
     found.first_s = firsts[0] if firsts else None
     path = recording / FILE
@@ -423,27 +460,26 @@ def ratio_of(
 # --- What came of an arm ---
 
 
-def results_of(trials: Trials, arm: Arm) -> tuple[str, float | None, bool]:
-    """Return what an arm did to results, the largest difference, and whether its kind allows it.
+def results_of(trials: Trials, arm: Arm) -> tuple[Found | None, float | None, bool]:
+    """Return what an arm did to results, the largest difference, and whether it may be recommended.
 
-    Two plain runs that differ already say how much is nobody's doing.
+    It is not known (None) where nothing can be compared, or where plain processes differ by more
+    than the change may.
     """
-    plain = trials.plain.processes[0].told.get("results", {})
-    noise = max(
-        (difference(plain, each.told.get("results", {})) for each in trials.again.processes),
-        default=0.0,
-    )
-    mine = [each.told.get("results", {}) for each in arm.processes if not each.code]
-    if not mine:
-        return "different", None, False
-    found = max(difference(plain, each) for each in mine)
-    found = 0.0 if found <= noise else found
-    kind = max(
-        (change.results for change in trials.change_of(arm)),
-        key=("equal", "digits", "precision", "different").index,
-        default="equal",
-    )
+    plain = trials.plain_results
+    mine = [each.results for each in arm.processes if each.results]
+    kind = max((each.results for each in trials.change_of(arm)), key=KINDS.index, default="equal")
+    noise = trials.noise or 0.0
+    if not plain or not mine or noise > LIMITS[kind] > 0.0 or math.isinf(noise):
+        return None, None, False
+    gaps = [difference(plain[0], each) for each in mine]
+    found = max((each for each in gaps if each is not None), default=None)
+    if found is None:
+        return None, None, False
     word, is_allowed = judged(found, kind)
-    if kind != "different" and not all(same_given(plain, each) for each in mine):
-        return "different", found, False
-    return word, found if math.isfinite(found) else None, is_allowed
+    shown = found if math.isfinite(found) else None
+    is_steady = kind != "different" and all(same_given(plain[0], each) for each in plain)
+    if is_steady and not all(same_given(plain[0], each) for each in mine):
+        # Other data, or other random numbers, than every plain process has.
+        return "different", shown, False
+    return word, shown, is_allowed or found <= noise

@@ -11,19 +11,21 @@ from profstack.units import format_bytes, format_seconds, format_share
 
 def text(report: TrialReport) -> str:
     """Return the answer, the table, and the edits of what gains."""
-    return "".join(f"{printable(line)}\n" for line in _lines(report))
+    # The tabs of a diff are the file's.
+    return "".join("\t".join(map(printable, line.split("\t"))) + "\n" for line in _lines(report))
 
 
 def answer(report: TrialReport) -> str:
     """Return the first sentence: what gains most, or that nothing does."""
-    together = [row for row in report["best"] if row["verdict"] == "gains"]
-    gains = [row for row in report["trials"] if row["recommended"]]
-    best = together[0] if together else gains[0] if gains else None
+    rows = [*report["best"], *report["trials"]]
+    gains = [row for row in rows if row["recommended"]]
+    best = min(gains, key=lambda row: row["ratio"] or 1.0, default=None)
     if best is None:
         count = len(report["trials"])
         return f"None of {count} changes makes a step faster beyond noise."
-    names = " and ".join(best["changes"]) if best in together else best["change"]
-    return f"{names}: a step takes {_times(best)} ({_interval(best)})."
+    names = " and ".join(best["changes"]) if best in report["best"] else best["change"]
+    what = "an item" if best["times_of"] == "item" else "a step"
+    return f"{names}: {what} takes {_times(best)} ({_interval(best)})."
 
 
 def _times(row: TrialRow) -> str:
@@ -45,7 +47,9 @@ def _interval(row: TrialRow) -> str:
 
 def _lines(report: TrialReport) -> Iterator[str]:
     yield answer(report)
-    if report["plain_results"] != "equal":
+    if report["plain_results"] is None:
+        yield "There were no losses and outputs to compare."
+    elif report["plain_results"] != "equal":
         yield (
             "Two plain runs with the same seed differ already: results can be compared to that "
             "extent alone."
@@ -56,7 +60,7 @@ def _lines(report: TrialReport) -> Iterator[str]:
         name = " + ".join(row["changes"]) if row in report["best"] else row["change"]
         yield (
             f"{name[:25]:<26}{row['verdict']:<9}{_steps(row):<24}{_interval(row):<28}"
-            f"{_memory(row):<11}{row['results'] or '-'}"
+            f"{_memory(row):<11}{_results(row)}"
         )
         if row["reason"]:
             yield f"    {row['reason']}"
@@ -83,6 +87,11 @@ def _steps(row: TrialRow) -> str:
     if before is None or after is None:
         return "-"
     return f"{format_seconds(before)} -> {format_seconds(after)}"
+
+
+def _results(row: TrialRow) -> str:
+    apart = row["largest_difference"]
+    return f"{row['results'] or '-'}{f' ({apart:.1g})' if apart else ''}"
 
 
 def _memory(row: TrialRow) -> str:

@@ -42,7 +42,8 @@ def test_the_remedy_is_found_and_its_edit_applies(run_profstack, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["train.py"]
     assert (folder / "train.py").read_text() == SCRIPT
     if shutil.which("git"):
-        patch = subprocess.run(["git", "apply"], input=best["diff"].encode(), cwd=folder)
+        given = best["diff"].encode()
+        patch = subprocess.run(["git", "apply"], check=False, input=given, cwd=folder)
         count = best["change"].partition("=")[2]
         expected = SCRIPT.replace("batch_size=4)", f"batch_size=4, num_workers={count})")
         assert (patch.returncode, (folder / "train.py").read_text()) == (0, expected)

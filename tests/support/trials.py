@@ -1,8 +1,8 @@
 """What `profstack try` has found of a made-up script."""
 
 _ROW = {
-    "summary": "make it so", "reason": None, "recommended": False, "before_s": 0.02,
-    "after_s": 0.02, "ratio": 1.0, "ci95_low": 0.97, "ci95_high": 1.03, "processes": 3,
+    "summary": "make it so", "times_of": "step", "reason": None, "recommended": False,
+    "before_s": 0.02, "after_s": 0.02, "ratio": 1.0, "ci95_low": 0.97, "ci95_high": 1.03, "processes": 3,
     "run_gain_s": None, "first_step_s": 0.1, "break_even_steps": None, "peak_rss_bytes": 400 << 20,
     "plain_peak_rss_bytes": 300 << 20, "peak_device_bytes": None, "results": "equal",
     "largest_difference": 0.0, "file": None, "line": None, "diff": None, "edit": None,
@@ -18,7 +18,7 @@ def trial(change, verdict, *findings, **more):
 
 
 def tried():
-    """A fresh report: one change gains, one breaks, one changes results; together they gain more."""
+    """A fresh report: one change gains, one breaks, one changes results; two gain more."""
     gain = {"after_s": 0.012, "ratio": 0.6, "ci95_low": 0.55, "ci95_high": 0.66}
     return {
         "schema_version": 1,
@@ -34,8 +34,10 @@ def tried():
             trial("workers=2", "gains", "data-starved", recommended=True, diff=DIFF, **gain),
             trial("eval-mode", "gains", results="different", reason="it changes results", **gain),
             trial("set-to-none", "same"),
-            trial("compile", "breaks", ratio=None, results=None, reason="no compiler (exit code 1)"),
+            trial(
+                "compile", "breaks", ratio=None, results=None, reason="no compiler (exit code 1)"
+            ),
         ],
-        "best": [trial("workers + fused", "gains", **{**gain, "ratio": 0.5})],
+        "best": [trial("workers + fused", "gains", recommended=True, **{**gain, "ratio": 0.5})],
         "left_out": {"pin-memory": "it uses no GPU"},
     }

@@ -38,7 +38,7 @@ export function drawTried(page) {
         formatPercent(tried.floor) +
         ": no less is told as a gain or a loss."
       : "") +
-    (tried.plain_results === "equal"
+    (tried.plain_results === "equal" || tried.plain_results === null
       ? ""
       : " Two plain runs with the same seed differ already: results can be compared to that extent alone.");
   recordTable(byId("tried-table"), rows, COLUMNS, { name: "tried changes" });

@@ -28,8 +28,11 @@ class TrialRow(TypedDict):
     ]
     reason: Annotated[Text, "why it breaks, is the same, or may not be recommended"]
     recommended: Annotated[bool, "whether it gains and leaves results as its kind allows"]
-    before_s: Annotated[Figure, "median time of a step of the plain script"]
-    after_s: Annotated[Figure, "median time of a step with the change"]
+    times_of: Annotated[
+        Literal["step", "item"], "item: the change puts another number of items into a step"
+    ]
+    before_s: Annotated[Figure, "time of a step, or item, of the plain script: median of processes"]
+    after_s: Annotated[Figure, "the same with the change"]
     ratio: Annotated[
         Figure, "after over before; of the time of an item where steps have other numbers of items"
     ]
@@ -45,7 +48,8 @@ class TrialRow(TypedDict):
     plain_peak_rss_bytes: Annotated[Whole, "largest resident set of the plain processes"]
     peak_device_bytes: Annotated[Whole, "largest memory of tensors on the device"]
     results: Annotated[
-        TrialResults | None, "what it does to losses, gradients and outputs of the first steps"
+        TrialResults | None,
+        "what it does to losses, gradients and outputs of the first steps; null: not comparable",
     ]
     largest_difference: Annotated[Figure, "largest relative difference of these"]
     file: Annotated[Text, "the user's file that the edit is of"]
@@ -64,7 +68,8 @@ class TrialReport(TypedDict):
     confidence: Annotated[float, "confidence of each interval"]
     plain_processes: Annotated[int, "processes of the plain script"]
     plain_results: Annotated[
-        TrialResults, "whether plain runs with the same seed give the same results"
+        TrialResults | None,
+        "whether plain runs with the same seed give the same results; null: nothing to compare",
     ]
     seconds: Annotated[float, "time of the whole invocation"]
     ended: Annotated[str, "why no further process was started"]

@@ -13,29 +13,33 @@ from profstack.changes.contract import Called, Change
 from profstack.errors import UsageError
 from tests.support.tables import cases, of
 
+# How long a call takes, which changes change.
+WAITS = [0.002]
+
 
 class Waiting(nn.Module):
     """A model whose call takes 2 ms, or what a change has made of it."""
 
     def __init__(self):
         super().__init__()
-        self.layer, self.wait_s = nn.Linear(4, 4), 0.002
+        self.layer = nn.Linear(4, 4)
 
     def forward(self, x):
-        time.sleep(self.wait_s)
+        time.sleep(WAITS[0])
         return self.layer(x)
 
 
 def change(name, results="equal", *, factor=1.0, add=0.0, error=None, of_model=True, **more):
-    def on_call(torch, target, value):
+    def on_call(torch, target, value, device):
         def call(x):
             if error is not None:
                 raise error
-            wait_s, target.wait_s = target.wait_s, 0.002 * (value or factor)
+            before = WAITS[0]
+            WAITS[0] *= value or factor
             try:
                 return target(x) + add
             finally:
-                target.wait_s = wait_s
+                WAITS[0] = before
 
         return Called(call)
 
@@ -82,7 +86,9 @@ def test_gains_losses_and_breaks_are_told_and_the_gain_is_that_of_the_call(known
     assert set(report["left_out"]) == {"alone", "not"}
     assert "processes of its own" in report["left_out"]["alone"]
     # Those of the gains that are recommended, together.
-    assert [row["changes"] for row in report["best"]] == [["quick", "kind"]]
+    (best,) = report["best"]
+    assert of(best, "changes verdict") == [["quick", "kind"], "gains"]
+    assert best["ratio"] == pytest.approx(0.3, rel=0.3)
 
 
 def test_each_value_is_an_arm_and_excluded_changes_are_not_together(known):
@@ -111,6 +117,14 @@ def test_what_is_random_cannot_be_compared_and_is_not_recommended(known):
     assert of(row, "results recommended") == [None, False]
     assert "two plain calls" in row["reason"]
 
+    def silent(x):
+        Waiting()(x)
+
+    known(change("quick", factor=0.4, of_model=False, on_call=lambda *_: Called(lambda x: None)))
+    (row,) = tried(silent)["trials"]
+    assert of(row, "verdict results recommended") == ["gains", None, False]
+    assert "no tensors or numbers" in row["reason"]
+
 
 def test_the_targets_own_error_is_raised_and_a_name_that_is_none_is_refused(known):
     known(change("quick"))
@@ -128,9 +142,8 @@ def test_the_targets_own_error_is_raised_and_a_name_that_is_none_is_refused(know
     assert "a function was given" in made["left_out"]["quick"]
 
 
-@cases("name value", "bfloat16", ("matmul-precision", "medium"), ("threads", 1), "inference-mode",
-       "eval-mode", "channels-last")  # fmt: skip
-def test_built_in_changes_are_undone(name, value=None):
+@cases("name", "bfloat16; matmul-precision; threads; inference-mode; eval-mode; channels-last")
+def test_built_in_changes_are_undone(name):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5))
     net[1].eval()
     image, threads = torch.rand(2, 3, 16, 16), torch.get_num_threads()

@@ -1,13 +1,14 @@
 """Each change: when it can apply, what it patches, and that it notes where it took hold."""
 
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from profstack.changes import built_in
+from profstack.changes import built_in, processor
 from profstack.changes.compilation import repeated_block
 from profstack.changes.contract import KINDS, Change, Run, Seen
 from profstack.errors import UsageError
@@ -67,9 +68,9 @@ class Stream(IterableDataset):
     ("persistent-workers", None, {}, {"persistent_workers": False}),
     ("prefetch", 8, {"num_workers": 1}, {"prefetch_factor": 8}),
     ("prefetch", 8, {}, {"prefetch_factor": None}),
-    ("batch-size", 2.0, {"batch_size": 3}, {"batch_size": 6}),
-    ("batch-size", 4.0, {}, {"batch_size": 4}),
-    ("batch-size", 4.0, {"batch_size": None}, {"batch_size": None}),
+    ("batch-size", 2, {"batch_size": 3}, {"batch_size": 6}),
+    ("batch-size", 4, {}, {"batch_size": 4}),
+    ("batch-size", 4, {"batch_size": None}, {"batch_size": None}),
 )  # fmt: skip
 def test_loaders_get_their_options(make, name, value, given, expected):
     plain = DataLoader(**{"dataset": ROWS, **given})
@@ -83,6 +84,8 @@ def test_loaders_get_their_options(make, name, value, given, expected):
 @cases("name kind flag given", ("fused-optimizer", "Adam", "fused", {}),
        ("fused-optimizer", "SGD", "fused", {"lr": 0.1}),
        ("fused-optimizer", "Adam", "fused", {"foreach": True}),
+       ("fused-optimizer", "Adam", "fused", {"fused": False}),
+       ("foreach-optimizer", "SGD", "foreach", {"foreach": None, "lr": 0.1}),
        ("foreach-optimizer", "Adam", "foreach", {"fused": True}))  # fmt: skip
 def test_optimizers_get_one_operator(make, name, kind, flag, given):
     net = nn.Linear(3, 2)
@@ -115,6 +118,10 @@ def test_the_models_calls_are_wrapped(make, name):
     assert (out.dtype, out.is_inference()) == (
         (torch.bfloat16, False) if name == "bfloat16" else (torch.float32, True)
     )
+    assert sum(lines(run).values()) == 1
+    # In compiled code it would break the graph.
+    run.torch = SimpleNamespace(compiler=SimpleNamespace(is_compiling=lambda: True))
+    wrap(net, net.forward)(torch.ones(1, 3))
     assert sum(lines(run).values()) == 1
 
 
@@ -166,8 +173,10 @@ def names(**seen):
     return {name for name, change in CHANGES.items() if change.applies(Seen(**known)) is None}
 
 
-ANYWHERE = {"threads", "waiting-threads", "bound-threads", "huge-pages", "bfloat16", "compile"}
+ANYWHERE = {"threads", "waiting-threads", "bound-threads", "bfloat16", "compile"}
 ANYWHERE |= {"matmul-precision"}
+# These depend on the machine.
+OF_MACHINE = {"allocator", "huge-pages"}
 
 
 @cases(
@@ -205,7 +214,27 @@ ANYWHERE |= {"matmul-precision"}
     (set(), {"bfloat16", "compile", "matmul-precision"}, {"root": {}, "trains": True}),
 )  # fmt: skip
 def test_what_was_seen_decides_what_is_tried(more, gone, seen):
-    assert names(**seen) - {"allocator"} == ANYWHERE - gone | more
+    assert names(**seen) - OF_MACHINE == ANYWHERE - gone | more
+
+
+@cases(
+    "mode glibc expected",
+    ("madvise", "glibc 2.36", True), ("madvise", "glibc 2.34", False), ("madvise", None, False),
+    ("always", "glibc 2.36", False), (None, "glibc 2.36", False),
+)  # fmt: skip
+def test_huge_pages_need_a_kernel_and_a_library_that_give_them(monkeypatch, mode, glibc, expected):
+    monkeypatch.setattr(processor, "huge_page_mode", lambda: mode)
+    monkeypatch.setattr(processor.os, "confstr", lambda _: glibc)
+    assert ("huge-pages" in names()) == expected
+
+
+def test_variables_are_added_to_what_the_user_has_set(monkeypatch):
+    made = CHANGES["cuda-allocator"].environment
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    assert made(None) == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    assert made(None)["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True,max_split_size_mb:64"
+    assert CHANGES["allocator"].holds("no-such-library") is False
 
 
 def test_on_a_gpu_other_changes_apply():

@@ -28,7 +28,7 @@ def train(epochs):
     return [net(x) for x, y in test]
 '''
 AUTOCAST = "with torch.autocast('cpu', dtype=torch.bfloat16)"
-SEEN = Seen(root={"name": "net", "block": "Layer"})
+SEEN = Seen(root={"name": "net", "block": "Layer"}, optimizers=[{"name": "AdamW"}])
 
 
 def edited(name, line, value=None, seen=SEEN, text=TEXT):
@@ -39,7 +39,7 @@ def edited(name, line, value=None, seen=SEEN, text=TEXT):
     "name line value gone new",
     ("workers", 11, 4, ["shuffle=True)"], ["shuffle=True, num_workers=4)"]),
     ("workers", 12, 2, ["test = DataLoader(Rows())"], ["test = DataLoader(Rows(), num_workers=2)"]),
-    ("batch-size", 11, 2.0, ["batch_size=4,"], ["batch_size=2.0 * 4,"]),
+    ("batch-size", 11, 2, ["batch_size=4,"], ["batch_size=2 * 4,"]),
     ("fused-optimizer", 8, None, ["lr=1e-3,\n    )"], ["lr=1e-3, fused=True,\n    )"]),
     ("set-to-none", 17, None, ["set_to_none=False"], ["set_to_none=True"]),
     ("compile", 15, None, [], ["    net.compile()\n    for epoch in"]),
@@ -76,7 +76,13 @@ def test_an_edit_changes_its_place_alone(tmp_path, name, line, value, gone, new)
     ("compile", 6, SEEN, TEXT, "no loop is around line 6"),
     ("compile", 15, Seen(root={"name": "self"}), TEXT, "no name of its own"),
     ("bfloat16", 13, SEEN, TEXT, "line 13 is no statement"),
-    ("threads", 1, SEEN, "import os\n", "environment"),
+    ("threads", 1, SEEN, "import os\n", "does not import torch"),
+    ("bfloat16", 2, SEEN, "from torch import nn\nout = net(x)\n", "does not import torch"),
+    ("bfloat16", 3, SEEN, 'import torch\nout = net("""\n  a\n""")\n', "no statement"),
+    ("compile", 4, SEEN, "import torch\nfor i in j:\n    net = N()\n    net(i)\n", "no loop"),
+    ("workers", 1, SEEN, "DataLoader(**options)\n", "no call"),
+    ("fused-optimizer", 1, SEEN, "Trainer(opt)\n", "no call"),
+    ("workers", 1, SEEN, "a = 1\rDataLoader(r)\n", "carriage returns"),
     ("huge-pages", 1, SEEN, TEXT, "environment"),
     ("workers", 1, SEEN, "def (", "no Python"),
 )
@@ -86,6 +92,35 @@ def test_without_a_fitting_place_there_is_a_reason_and_no_edit(
     made = edited(name, line, 2, seen, text)
     assert (made.after, made.diff(tmp_path)) == (None, None)
     assert reason in made.reason
+
+
+@cases(
+    "name value text edited",
+    ("set-to-none", None, "opt.zero_grad(False)\n", "opt.zero_grad(True)\n"),
+    ("fused-optimizer", None, "AdamW(p, foreach=True)\n", "AdamW(p, fused=True)\n"),
+    ("fused-optimizer", None, "AdamW(foreach=True, lr=1)\n", "AdamW(lr=1, fused=True)\n"),
+    ("fused-optimizer", None, "AdamW(p, fused=False, foreach=None)\n", "AdamW(p, fused=True)\n"),
+    ("fused-optimizer", None, "Trainer(AdamW(p), x)\n", "Trainer(AdamW(p, fused=True), x)\n"),
+    ("workers", 0, "DataLoader(r, num_workers=4, timeout=3, pin_memory=True)\n",
+     "DataLoader(r, num_workers=0, pin_memory=True)\n"),
+    ("workers", 2, "DataLoader(r, timeout=3)\n", "DataLoader(r, timeout=3, num_workers=2)\n"),
+    ("workers", 2, "DataLoader((x for x in y))\n", "DataLoader((x for x in y), num_workers=2)\n"),
+    ("workers", 2, "DataLoader()\r\n", "DataLoader(num_workers=2)\r\n"),
+    ("batch-size", 2, "DataLoader(batch_size=a + b)\n", "DataLoader(batch_size=2 * (a + b))\n"),
+    ("channels-last", None, "import torch\r\nwhile 1:\r\n    net(x)\r\n",
+     "import torch\r\nnet.to(memory_format=torch.channels_last)\r\nwhile 1:\r\n    net(x)\r\n"),
+    ("compile", None, "for i in j:\n  net = N()\n  for k in i:\n    net(k)\n",
+     "for i in j:\n  net = N()\n  net.compile()\n  for k in i:\n    net(k)\n"),
+)  # fmt: skip
+def test_arguments_are_set_beside_those_that_do_not_go_with_them(name, value, text, edited):
+    line = text.count("\n")
+    assert patch_of(changes()[name].edit, value, "/w/a.py", line, SEEN, text).after == edited
+
+
+def test_a_file_outside_the_folder_has_no_diff(tmp_path):
+    made = edited("threads", 1, 2)
+    assert made.after is not None
+    assert made.diff(tmp_path) is None
 
 
 def test_a_file_without_a_last_line_feed_can_be_applied(tmp_path):

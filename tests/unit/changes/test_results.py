@@ -2,12 +2,21 @@
 
 import math
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 
-from profstack.changes.results import LIMITS, STEPS, Fingerprint, difference, judged, same_given
+from profstack.changes.results import (
+    LIMITS,
+    STEPS,
+    Fingerprint,
+    difference,
+    judged,
+    same_given,
+    sums,
+)
 from tests.support.tables import cases
 
 
@@ -38,8 +47,8 @@ def test_a_fingerprint_is_of_the_first_steps_and_its_hooks_go_away():
     assert {name: len(rows) for name, rows in found.items()} == dict.fromkeys(found, STEPS)
     assert difference(found, run()) == 0.0
     assert same_given(found, run())
-    # Shapes, sums and sums of magnitudes.
-    assert found["inputs"][1] == [[[4, 6], 48.0, 48.0]]
+    # Shapes, sums of rows that weigh a quarter, a half and so on, and sums of magnitudes.
+    assert found["inputs"][1] == [[[4, 6], 30.0, 48.0]]
     [[shape, norm, _]] = found["gradients"][0]
     assert (shape, norm > 0) == ([2], True)
 
@@ -51,6 +60,8 @@ def test_other_results_are_as_far_apart_as_they_are():
     assert difference(plain, run(scale=1.5)) > 0.1
     assert difference(plain, run(dtype=torch.float64)) < 1e-4
     assert difference(plain, {**plain, "losses": []}) == math.inf
+    assert difference(plain, {**plain, "losses": plain["losses"][:3]}) == math.inf
+    assert difference({"losses": [], "outputs": [[]]}, {"losses": [], "outputs": [[]]}) is None
     wide = {**plain, "outputs": [[[[9], 1.0, 1.0]]]}
     assert difference(plain, wide) == math.inf
     lost = {**plain, "losses": [[[[], math.nan, math.nan]]]}
@@ -68,16 +79,38 @@ def test_other_data_or_random_numbers_are_seen():
 @cases(
     "found kind word allowed",
     (0.0, "equal", "equal", True), (1e-9, "equal", "digits", False),
-    (LIMITS["digits"], "digits", "digits", True), (1.01e-4, "digits", "digits", False),
-    (LIMITS["precision"], "precision", "digits", True), (0.0501, "precision", "different", False),
+    (LIMITS["digits"], "digits", "digits", True), (1.01e-4, "digits", "different", False),
+    (LIMITS["precision"], "precision", "different", True),
+    (0.0501, "precision", "different", False),
     (3.0, "different", "different", True), (math.inf, "different", "different", True),
 )  # fmt: skip
 def test_each_kind_of_change_has_its_limit(found, kind, word, allowed):
     assert judged(found, kind) == (word, allowed)
 
 
+def test_rows_in_another_order_are_another_result():
+    rows = torch.rand(5, 3)
+    assert sums(torch, rows) == sums(torch, rows.clone())
+    [[_, total, size]], [[_, other, other_size]] = sums(torch, rows), sums(torch, rows.flip(0))
+    assert size == pytest.approx(other_size)
+    assert total != pytest.approx(other, rel=1e-6)
+    # By hand: each row weighs as many fifths as its number.
+    by_hand = sum((at + 1) / 5 * row.sum().item() for at, row in enumerate(rows.double()))
+    assert total == pytest.approx(by_hand)
+
+
+def test_numbers_and_objects_are_compared_too():
+    @dataclass
+    class Out:
+        loss: torch.Tensor
+        rate: float
+
+    made = sums(torch, [Out(torch.tensor([-2.0]), 0.5), {"n": 3}, "text", None, torch.ones(0, 4)])
+    assert made == [[[1], -2.0, 2.0], [[], 0.5, 0.5], [[], 3.0, 3.0], [[0, 4], 0.0, 0.0]]
+
+
 @pytest.mark.parametrize("tensor", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")])
 def test_what_has_no_sum_is_left_out(tensor):
     prints = Fingerprint(torch)
     assert prints.called((tensor, torch.tensor([1 + 2j])), None)
-    assert prints.found["inputs"] == [[[[1], 1.0, pytest.approx(math.sqrt(5))]]]
+    assert prints.found["inputs"] == [[[[1], 3.0, 3.0]]]

@@ -101,25 +101,33 @@ def test_families_are_asked_once_and_their_findings_are_in_order(recorded, monke
     assert (report["verdict"]["slug"], report["step_bar"]["median_s"]) == ("unclear", STEP_S)
 
 
-TRIED = {"fused": ("gains", 0.7), "foreach": ("gains", 0.8), "compile": ("same", 0.98),
-         "workers": ("breaks", None), "batch": ("loses", 1.3)}  # fmt: skip
+# Verdict, ratio, whether it is recommended, and the low end of its interval.
+TRIED = {
+    "fused": ("gains", 0.7, True, 0.6), "foreach": ("gains", 0.8, True, 0.7),
+    "wrong": ("gains", 0.5, False, 0.4), "compile": ("same", 0.6, False, 0.3),
+    "workers": ("breaks", None, False, None), "batch": ("loses", 1.3, False, 1.2),
+    "idle": ("same", 0.9, False, None),
+}  # fmt: skip
 
 
 @cases(
     "slug remedies gain is_",
-    ("unfused-optimizer", "foreach fused", 0.3, "measured"),
+    # What is proven and recommended comes before what is neither.
+    ("unfused-optimizer", "wrong compile foreach fused", 0.3, "measured"),
+    ("padding", "wrong idle workers", 0.25, "estimated"),
     ("small-operators", "compile", 0.0, "measured"),
     ("data-starved", "workers", 0.25, "estimated"),
-    ("graph-breaks", "", 0.25, "estimated"),
+    ("recompilations", "", 0.25, "estimated"),
     ("no-kv-cache", "batch", 0.0, "measured"),
 )
 def test_a_remedy_that_was_tried_gives_its_finding_the_measured_gain(
     recorded, monkeypatch, slug, remedies, gain, is_
 ):
     rows = [
-        {"change": name, "verdict": verdict, "ratio": ratio, "ci95_low": 0.9, "ci95_high": 1.1,
-         "findings": [slug] if name in remedies.split() else ["padding"]}
-        for name, (verdict, ratio) in TRIED.items()
+        {"change": name, "verdict": verdict, "ratio": ratio, "ci95_high": 1.1,
+         "findings": [slug] if name in remedies.split() else ["graph-breaks"],
+         "recommended": recommended} | {"ci95_low": low}
+        for name, (verdict, ratio, recommended, low) in TRIED.items()
     ]  # fmt: skip
     estimated = told(slug, {"calls": 2}, gain_s=0.25 * STEP_S)
     monkeypatch.setattr(judge, "FAMILIES", [lambda recorded, report: [estimated]])

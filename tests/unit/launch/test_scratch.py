@@ -5,6 +5,7 @@ import os
 import pytest
 
 from profstack.errors import UsageError
+from profstack.launch import scratch
 from profstack.launch.scratch import Scratch
 
 
@@ -35,15 +36,30 @@ def test_a_copy_has_all_that_a_script_reads_and_is_its_own(folder):
         assert [path.name for path in (copied / "data").iterdir()] == ["rows.txt"]
         assert (copied / "out" / "b.txt").read_text() == "z"
         assert (copied / "again").resolve() == copied.resolve() / "data"
-        for name in ("train.py", "far.txt", "again/rows.txt", "new"):
+        for name in ("train.py", "far.txt", "again/rows.txt", "new", "out/b.txt"):
             (copied / name).write_text("changed")
-        own, others = str(folder / "x" / "y"), ["train.py", "--out", "/etc/hosts"]
+        own, others = str(folder / "x" / "y"), ["train.py", "--out", "/etc/hosts", "../none"]
         assert arguments_in([own, *others]) == [str(copied / "x" / "y"), *others]
+        options = [f"--out={own}", "/a=/b", "x=/etc/hosts", "../outside.txt"]
+        outside = str(folder.parent / "outside.txt")
+        moved = [f"--out={copied / 'x' / 'y'}", "/a=/b", "x=/etc/hosts", outside]
+        assert arguments_in(options) == moved
     assert not copied.parent.exists()
     texts = [(folder / name).read_text() for name in ("train.py", "data/rows.txt")]
     assert texts == ["print(1)", "y" * 3000]
     assert (folder.parent / "outside.txt").read_text() == "far"
+    assert (folder.parent / "big" / "b.txt").read_text() == "z"
     assert not (folder / "new").exists()
+
+
+def test_a_large_folder_behind_a_link_is_linked_again_and_named(folder, monkeypatch):
+    monkeypatch.setattr(scratch, "_MOST_LINKED", 0)
+    os.symlink("..", folder / "up")
+    made = Scratch(folder, in_place=False, limit_bytes=20_000)
+    assert sorted(made.linked) == [str(folder / "out"), str(folder / "up")]
+    with made.copy() as (copied, _):
+        assert (copied / "out").resolve() == folder.parent / "big"
+        assert (copied / "again").resolve() == copied.resolve() / "data"
 
 
 def test_the_folder_itself_where_that_is_asked_for(folder):
@@ -53,7 +69,7 @@ def test_the_folder_itself_where_that_is_asked_for(folder):
 
 
 def test_a_folder_larger_than_the_limit_is_refused_with_ways_on(folder):
-    # Of 3,000 bytes twice, by a link, and 11 more; what lies in .git does not count.
+    # Of 3,000 bytes twice, by a link, and 12 more; what lies in .git does not count.
     Scratch(folder, in_place=False, limit_bytes=6_020)
     with pytest.raises(UsageError, match="more than 0 MiB") as caught:
         Scratch(folder, in_place=False, limit_bytes=6_000)

@@ -134,7 +134,7 @@ def test_results_beyond_the_kind_are_not_recommended(make):
     names = "change recommended results reason"
     made = make(Script({"fast": 0.8, "loss": 1.01}), "fast")
     reason = "it changes results beyond its kind, and is not recommended"
-    assert told(made, names) == [["fast", False, "digits", reason]]
+    assert told(made, names) == [["fast", False, "different", reason]]
     for factor, kind in ((1.0 + 1e-5, "digits"), (1.01, "precision"), (3.0, "different")):
         made = make(Script({"fast": 0.8, "loss": factor}), known=[change("fast", results=kind)])
         ((_, recommended, _, reason),) = told(made, names)
@@ -143,13 +143,75 @@ def test_results_beyond_the_kind_are_not_recommended(make):
     assert told(made, "verdict recommended") == [["gains", False]]
 
 
+@cases(
+    "noise loss kind results allowed plain",
+    # Plain processes that differ are told, and a change may differ as much as they do.
+    (1e-6, 1 + 5e-7, "equal", "digits", True, "digits"),
+    (1e-6, 1 + 5e-6, "equal", "digits", False, "digits"),
+    (1e-6, 1 + 5e-6, "digits", "digits", True, "digits"),
+    # Where they differ by more than the change may, nothing is known of it.
+    (0.3, 1.0, "digits", None, False, "different"),
+    (0.3, 1.0, "different", "equal", True, "different"),
+    (0.0, 1.0, "equal", "equal", True, "equal"),
+)  # fmt: skip
+def test_plain_processes_that_differ_limit_what_is_known(
+    make, noise, loss, kind, results, allowed, plain
+):
+    class Random(Script):
+        def __call__(self, chosen, **how):
+            made = super().__call__(chosen, **how)
+            if not chosen and len(self.ran) > 2:
+                made.told["results"] = {**RESULTS, "losses": [[[[], 2.0 * (1 + noise), 2.0]]]}
+            return made
+
+    script = Random({"fast": 0.8, "loss": loss})
+    made = make(script, known=[change("fast", results=kind)])
+    assert told(made, "verdict results recommended") == [["gains", results, allowed]]
+    assert trial_report.report_of(made, ["a.py"], 1.0)["plain_results"] == plain
+
+
+def test_without_evidence_nothing_is_recommended(make):
+    class Silent(Script):
+        def __call__(self, chosen, **how):
+            made = super().__call__(chosen, **how)
+            made.told = dict(made.told, results={}) if self.silent == "results" else {}
+            return made
+
+    script = Silent({"fast": 0.8})
+    script.silent = "results"
+    ((verdict, results, recommended, reason),) = told(
+        make(script, "fast"), "verdict results recommended reason"
+    )
+    assert (verdict, results, recommended) == ("gains", None, False)
+    assert "cannot be compared" in reason
+    script.silent = "all"
+    ((verdict, recommended, reason),) = told(make(script, "fast"), "verdict recommended reason")
+    assert (verdict, recommended, "was not written" in reason) == ("same", False, True)
+
+
+def test_items_are_compared_where_a_step_has_more_of_them(make):
+    class Wide(Script):
+        def __call__(self, chosen, **how):
+            made = super().__call__(chosen, **how)
+            made.item_s = made.step_s / (8 if chosen else 4)
+            return made
+
+    wide = change("fast", results="different", by_items=True)
+    made = make(Wide({"fast": 1.5}, noise=0.0, length=100), known=[wide])
+    names = "verdict times_of before_s after_s run_gain_s break_even_steps"
+    ((*words, before, after, gain, pays),) = told(made, names)
+    assert (words, gain, pays) == (["gains", "item"], None, None)
+    assert (before, after) == (pytest.approx(0.025), pytest.approx(0.15 / 8))
+
+
 def test_gains_together_are_run_and_what_excludes_is_left(make):
     script = Script({"a": 0.7, "b": 0.8, "c": 0.9})
     made = make(script, known=[change("a"), change("b", excludes=("a",)), change("c")])
     gains = [arm for name in "abc" for arm in made.arms if arm.name == name]
     before = len(script.ran)
     made.combine(gains)
-    assert script.ran[before:] == ["plain", "a+c", "a+c", "plain", "plain", "a+c"]
+    turn = ["plain", "a+c", "plain"]
+    assert script.ran[before:] == turn * 3
     (best,) = trial_report.report_of(made, ["a.py"], 1.0)["best"]
     assert (best["changes"], best["verdict"]) == (["a", "c"], "gains")
     assert best["ratio"] == pytest.approx(0.63, rel=0.03)

@@ -6,6 +6,11 @@ from tests.support.trials import DIFF, trial, tried
 
 def test_the_answer_stands_first_and_the_edit_last():
     lines = terminal_try.text(tried()).splitlines()
+    # A combination that is not recommended does not come first, nor one that gains less.
+    for more in ({"recommended": False}, {"ratio": 0.7}):
+        report = tried()
+        report["best"][0] |= more
+        assert terminal_try.answer(report).startswith("workers=2: a step takes 12.0 ms")
     assert lines[0] == (
         "workers and fused: a step takes 12.0 ms instead of 20.0 ms (-50.0 %, -45.0 to -34.0)."
     )
@@ -24,7 +29,14 @@ def test_where_nothing_gains_it_says_so():
     answer = terminal_try.answer({**tried(), "trials": rows, "best": []})
     assert answer == "None of 2 changes makes a step faster beyond noise."
     rows[1]["recommended"] = True
-    assert terminal_try.answer({**tried(), "trials": rows, "best": []}).startswith("eval-mode: ")
+    assert terminal_try.answer({**tried(), "trials": rows, "best": []}).startswith(
+        "eval-mode: a step"
+    )
+    rows[1] |= {"times_of": "item", "largest_difference": 0.0123}
+    text = terminal_try.text({**tried(), "trials": rows, "best": [], "plain_results": None})
+    assert text.startswith("eval-mode: an item takes ")
+    assert "different (0.01)" in text
+    assert "no losses and outputs to compare" in text
 
 
 def test_what_a_program_printed_cannot_reach_the_terminal():
