@@ -5,7 +5,8 @@ a copy of its folder, the diff of the remedy is applied by `git apply`, and the 
 edited one run by hand, in turn and in fresh processes. A row has the best change found and whether
 it is the remedy, the remedy's ratio with its interval, the ratio by hand, and whether that lies in
 the interval. `--nothing N` tries programs that nothing helps N times instead (only changes that do
-nothing to them), and counts invocations that tell a gain.
+nothing to them), and counts invocations that tell a gain; `--breaks` tries changes that break
+programs, and counts those that are told so.
 
 Run it with nothing else running: some 5 minutes a program with all changes (`--changes remedy`
 tries the remedy alone, in a minute).
@@ -42,6 +43,83 @@ REMEDIES = {
     "unfused_optimizer__many_small": "fused-optimizer",
     "unfused_optimizer__momentum": "fused-optimizer",
     "zero_grad_to_zeros__set_to_none_false": "set-to-none",
+}
+# Programs that a change breaks: what is changed, and the program's own lines. Each has to be told
+# as one that breaks, or whose results differ, and never be recommended.
+_TRAIN = """
+for step in range(40):
+    x = torch.rand(8, 6)
+    loss = {loss}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+_NET = "net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))\n"
+_ADAM = "optimizer = torch.optim.Adam(net.parameters(), lr=0.01)\n"
+_ROWS = """
+class Rows(torch.utils.data.Dataset):
+    seen = 0
+    def __len__(self):
+        return 400
+    def __getitem__(self, at):
+        Rows.seen += 1
+        return torch.full((6,), float({item}))
+{net}optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(Rows(), batch_size=8):
+    loss = {loss}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+_SQUARE = "net(x).square().mean()"
+BREAKS = {
+    "digits lost in a difference": (
+        "bfloat16",
+        _NET + _ADAM + _TRAIN.format(loss="((net(x) + 4096.0) - 4096.0).square().mean()"),
+    ),
+    "an inverse without bfloat16": (
+        "bfloat16",
+        _NET + _ADAM + _TRAIN.format(loss="torch.linalg.inv(net(x)[:6] + torch.eye(6)).sum()"),
+    ),
+    "random numbers in the data set": (
+        "workers",
+        _ROWS.format(net=_NET, item="random.random()", loss=_SQUARE),
+    ),
+    "a data set that counts": (
+        "workers",
+        _ROWS.format(net=_NET, item="Rows.seen", loss=_SQUARE),
+    ),
+    "a batch of fixed size": (
+        "batch-size",
+        _ROWS.format(net=_NET, item="at", loss="(net(x) - torch.zeros(8, 6)).square().mean()"),
+    ),
+    "gradients of an inference": (
+        "inference-mode",
+        _NET + "for step in range(40):\n    x = torch.rand(8, 6, requires_grad=True)\n"
+        "    torch.autograd.grad(net(x).sum(), x)\n",
+    ),
+    "a result changed in place": (
+        "inference-mode",
+        _NET + "for step in range(40):\n    net(torch.rand(8, 6)).add_(1.0)\n",
+    ),
+    "a view of an image": (
+        "channels-last",
+        "net = nn.Conv2d(3, 4, 3)\n"
+        "for step in range(40):\n    net(torch.rand(2, 3, 9, 9)).view(2, -1).sum()\n",
+    ),
+    "complex parameters": (
+        "fused-optimizer",
+        "net = nn.Linear(6, 6, dtype=torch.complex64)\n"
+        + _ADAM
+        + _TRAIN.format(loss="net(x.to(torch.complex64)).abs().mean()"),
+    ),
+    "gradients that are read after": (
+        "set-to-none",
+        _NET
+        + _ADAM
+        + _TRAIN.format(loss=_SQUARE)
+        + "    optimizer.zero_grad(set_to_none=False)\n    net[0].weight.grad.norm()\n",
+    ),
 }
 # What does nothing to the first program, which has no DataLoader's workers and no GPU.
 NOTHING = ("huge-pages", "no-logging")
@@ -122,6 +200,25 @@ def nothing(count: int, words: Sequence[str]) -> int:
     return told
 
 
+def breaks(words: Sequence[str]) -> int:
+    """Try changes that break programs; return how many were told so."""
+    told = 0
+    for name, (change, text) in BREAKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            head = "import random\nimport torch\nfrom torch import nn\n\n"
+            (Path(folder) / "bad.py").write_text(head + text, encoding="utf-8")
+            report = tried(Path(folder), [*words, "--steps", "20", "--change", change])
+        rows = [row for row in report["trials"] if row["changes"] == [change]]
+        is_told = bool(rows) and all(
+            not row["recommended"] and (row["verdict"] == "breaks" or row["results"] == "different")
+            for row in rows
+        )
+        told += is_told
+        said = [(row["change"], row["verdict"], row["results"], row["reason"]) for row in rows]
+        print(f"{name:34}{'told' if is_told else 'NOT TOLD':10}{said}", flush=True)
+    return told
+
+
 def main() -> None:
     """Try the programs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -130,12 +227,16 @@ def main() -> None:
     parser.add_argument("--budget", default="5m")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of processes by hand")
     parser.add_argument("--nothing", type=int, metavar="N")
+    parser.add_argument("--breaks", action="store_true", help="try changes that break programs")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     words = ["--budget", options.budget]
     if options.nothing:
         told = nothing(options.nothing, words)
         print(f"{told} of {options.nothing} invocations told a gain of changes that do nothing")
+        return
+    if options.breaks:
+        print(f"{breaks(words)} of {len(BREAKS)} changes that break results were told so")
         return
     cases = options.cases or list(REMEDIES)
     alone = options.changes == "remedy"

@@ -1,11 +1,12 @@
 """What `profstack try` has found of a made-up script."""
 
 _ROW = {
-    "summary": "make it so", "times_of": "step", "reason": None,
-    "recommended": False,     "before_s": 0.02, "after_s": 0.02, "ratio": 1.0, "ci95_low": 0.97, "ci95_high": 1.03, "processes": 3,
-    "run_gain_s": None, "first_step_s": 0.1, "break_even_steps": None, "peak_rss_bytes": 400 << 20,
-    "plain_peak_rss_bytes": 300 << 20, "peak_device_bytes": None, "results": "equal",
-    "largest_difference": 0.0, "file": None, "line": None, "diff": None, "edit": None,
+    "summary": "make it so", "times_of": "step", "reason": None, "recommended": False,
+    "before_s": 0.02, "after_s": 0.02, "ratio": 1.0, "ci95_low": 0.97, "ci95_high": 1.03,
+    "processes": 3, "run_gain_s": None, "first_step_s": 0.1, "break_even_steps": None,
+    "peak_rss_bytes": 400 << 20, "plain_peak_rss_bytes": 300 << 20, "peak_device_bytes": None,
+    "results": "equal", "largest_difference": 0.0, "file": None, "line": None, "diff": None,
+    "edit": None,
 }  # fmt: skip
 DIFF = "--- a/train.py\n+++ b/train.py\n@@ -3 +3 @@\n-loader()\n+loader(num_workers=2)\n"
 
