@@ -95,8 +95,9 @@ BREAKS = {
     ),
     "gradients of an inference": (
         "inference-mode",
-        _NET + "for step in range(40):\n    x = torch.rand(8, 6, requires_grad=True)\n"
-        "    torch.autograd.grad(net(x).sum(), x)\n",
+        _NET
+        + "for step in range(40):\n    x = torch.rand(8, 6, requires_grad=True)\n"
+        + "    torch.autograd.grad(net(x).sum(), x)\n",
     ),
     "a result changed in place": (
         "inference-mode",
@@ -105,7 +106,7 @@ BREAKS = {
     "a view of an image": (
         "channels-last",
         "net = nn.Conv2d(3, 4, 3)\n"
-        "for step in range(40):\n    net(torch.rand(2, 3, 9, 9)).view(2, -1).sum()\n",
+        + "for step in range(40):\n    net(torch.rand(2, 3, 9, 9)).view(2, -1).sum()\n",
     ),
     "complex parameters": (
         "fused-optimizer",
