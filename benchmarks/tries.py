@@ -56,6 +56,7 @@ for step in range(40):
 """
 _NET = "net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))\n"
 _ADAM = "optimizer = torch.optim.Adam(net.parameters(), lr=0.01)\n"
+_LOOP = "for step in range(40):\n    "
 _ROWS = """
 class Rows(torch.utils.data.Dataset):
     seen = 0
@@ -95,18 +96,15 @@ BREAKS = {
     ),
     "gradients of an inference": (
         "inference-mode",
-        _NET
-        + "for step in range(40):\n    x = torch.rand(8, 6, requires_grad=True)\n"
-        + "    torch.autograd.grad(net(x).sum(), x)\n",
+        _NET + _LOOP + "torch.autograd.grad(net(torch.rand(8, 6)).sum(), net[0].bias)\n",
     ),
     "a result changed in place": (
         "inference-mode",
-        _NET + "for step in range(40):\n    net(torch.rand(8, 6)).add_(1.0)\n",
+        _NET + _LOOP + "net(torch.rand(8, 6)).add_(1.0)\n",
     ),
     "a view of an image": (
         "channels-last",
-        "net = nn.Conv2d(3, 4, 3)\n"
-        + "for step in range(40):\n    net(torch.rand(2, 3, 9, 9)).view(2, -1).sum()\n",
+        "net = nn.Conv2d(3, 4, 3)\n" + _LOOP + "net(torch.rand(2, 3, 9, 9)).view(2, -1).sum()\n",
     ),
     "complex parameters": (
         "fused-optimizer",

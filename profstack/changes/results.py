@@ -117,11 +117,13 @@ def _sum(torch: Any, value: Any) -> list[Any]:
     if isinstance(value, (bool, int, float)):
         return [[], float(value), abs(float(value))]
     tensor = value.detach()
+    if not tensor.numel():
+        return [list(value.shape), 0.0, 0.0]
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     rows = tensor.shape[0] if tensor.dim() else 1
     totals = tensor.reshape(rows, -1).sum(1, dtype=torch.float64)
-    weights = torch.arange(1, rows + 1, dtype=torch.float64, device=tensor.device) / max(rows, 1)
+    weights = torch.arange(1, rows + 1, dtype=torch.float64, device=tensor.device) / rows
     if tensor.is_floating_point():
         size = torch.linalg.vector_norm(tensor, 1, dtype=torch.float64)
     else:
