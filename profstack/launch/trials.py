@@ -449,10 +449,10 @@ def ratio_of(
     if not before or not after:
         return Ratio(None, None, None)
     logs = [np.log(np.asarray([side], dtype=np.float64)) for side in (before, after)]
-    first, second = (means(side, spread) for side in logs)
-    centre = float((second.values - first.values)[0])
+    centre = float(logs[1].mean() - logs[0].mean())
     if not spread.deviation or min(len(before), len(after)) < 2:
         return Ratio(math.exp(centre), None, None)
+    first, second = (means(side, spread) for side in logs)
     reach = float(difference_reach(first, second, confidence)[0])
     return Ratio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
 

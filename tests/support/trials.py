@@ -25,7 +25,7 @@ def tried():
         "schema_version": 1,
         "command": ["train.py"],
         "steps": 60,
-        "floor": 0.013,
+        "floor": 0.25,
         "confidence": 0.9875,
         "plain_processes": 6,
         "plain_results": "equal",

@@ -39,7 +39,7 @@ class Script:
         results = {**RESULTS, "losses": [[[[], 2.0 * self.factors.get("loss", 1.0), 2.0]]]}
         told = {"held": held, "seen": SEEN, "results": results if names else RESULTS, "failed": {}}
         told |= {"peak_rss_bytes": 100 + len(names)}
-        first_s = 3.0 if "slow first" in chosen else 0.2
+        first_s = 3.0 if "slow_first" in chosen else 0.2
         return Process(made, step_s, step_s / 4, first_s, 5.0 + made * step_s, 0, "", told)
 
 
@@ -197,11 +197,11 @@ def test_items_are_compared_where_a_step_has_more_of_them(make):
             return made
 
     wide = change("fast", results="different", by_items=True)
-    made = make(Wide({"fast": 1.5}, noise=0.0, length=100), known=[wide])
+    made = make(Wide({"fast": 1.5}, noise=0.001, length=100), known=[wide])
     names = "verdict times_of before_s after_s run_gain_s break_even_steps"
     ((*words, before, after, gain, pays),) = told(made, names)
     assert (words, gain, pays) == (["gains", "item"], None, None)
-    assert (before, after) == (pytest.approx(0.025), pytest.approx(0.15 / 8))
+    assert [before, after] == pytest.approx([0.025, 0.15 / 8], rel=0.01)
 
 
 def test_gains_together_are_run_and_what_excludes_is_left(make):
@@ -221,9 +221,9 @@ def test_gains_together_are_run_and_what_excludes_is_left(make):
 
 def test_a_row_has_the_gain_of_the_run_and_when_a_slow_first_step_pays(make):
     names = "run_gain_s first_step_s break_even_steps peak_rss_bytes plain_peak_rss_bytes edit diff"
-    made = make(Script({"slow first": 0.5}, noise=0.0, length=100), "slow first")
+    made = make(Script({"slow_first": 0.5}, noise=0.0, length=100), "slow_first")
     (row,) = told(made, names)
-    diff = "--- a/a.py\n+++ b/a.py\n@@ -1 +1,3 @@\n import torch\n+\n+slow first()\n"
+    diff = "--- a/a.py\n+++ b/a.py\n@@ -1 +1,3 @@\n import torch\n+\n+slow_first()\n"
     assert row == [pytest.approx(5.0), 3.0, math.ceil(2.8 / 0.05), 101, 100, None, diff]
     made = make(Script({"fast": 0.5}, noise=0.0), "fast")
     assert told(made, names)[0][:3] == [None, 0.2, None]

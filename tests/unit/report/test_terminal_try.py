@@ -21,7 +21,7 @@ def test_the_answer_stands_first_and_the_edit_last():
     assert "+100 MiB" in rows["workers=2"]
     assert lines[-len(DIFF.splitlines()) - 1] == "To keep workers=2:"
     assert lines[-len(DIFF.splitlines()) :] == DIFF.splitlines()
-    assert any("by 1.3 %" in line for line in lines)
+    assert any("by 25 %" in line for line in lines)
 
 
 def test_where_nothing_gains_it_says_so():
