@@ -109,9 +109,10 @@ def prose(text: str) -> str:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
+    from profstack.commands import MODULES
     from profstack.commands.options import CommandParser
 
-    module = import_module(f"profstack.commands.{command.replace('import', 'import_')}")
+    module = import_module(f"profstack.commands.{MODULES.get(command, command)}")
     if getattr(module, "RAW", False):
         made: argparse.ArgumentParser = module.parser()
         return made

@@ -32,7 +32,7 @@ SUMMARIES = {
 # and took a sixth of their CPU time.
 _WITHOUT_COLLECTOR = frozenset({"run", "report", "show"})
 # These are keywords, so their modules have other names.
-_MODULES = {"import": "import_", "try": "try_"}
+MODULES = {"import": "import_", "try": "try_"}
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -104,7 +104,7 @@ def _call(name: str, arguments: list[str]) -> int:
 
     # The interpreter would look for garbage several times as it ends: a tenth of a short command.
     atexit.register(gc.freeze)
-    module = import_module(f"profstack.commands.{_MODULES.get(name, name)}")
+    module = import_module(f"profstack.commands.{MODULES.get(name, name)}")
     try:
         if getattr(module, "RAW", False):
             return int(module.main(arguments))

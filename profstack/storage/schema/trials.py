@@ -61,7 +61,7 @@ class TrialRow(TypedDict):
 class TrialReport(TypedDict):
     """One invocation of `profstack try`."""
 
-    schema_version: int
+    schema_version: Annotated[int, "raised where a field changes its meaning"]
     command: Annotated[list[str], "arguments of the script"]
     steps: Annotated[int, "steps of each process"]
     floor: Annotated[Figure, "what the plain script seemed to gain or lose against itself"]
