@@ -113,11 +113,11 @@ class CallTrials:
             original(tensor, *args, **kwargs)
 
         handle = torch.nn.modules.module.register_module_forward_pre_hook(called)
-        torch.Tensor.backward = backward  # type: ignore[method-assign]
+        torch.Tensor.backward = backward
         try:
             yield seen
         finally:
-            torch.Tensor.backward = original  # type: ignore[method-assign]
+            torch.Tensor.backward = original
             handle.remove()
 
     def choose(self, names: Sequence[str] | None) -> None:
@@ -377,7 +377,8 @@ def _restored(target: Any) -> Iterator[None]:
     import torch
 
     state = random.getstate()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    cuda: Any = torch.cuda
+    devices = list(range(cuda.device_count())) if cuda.is_initialized() else []
     buffers = list(target.buffers()) if isinstance(target, torch.nn.Module) else []
     before = [buffer.detach().clone() for buffer in buffers]
     try:

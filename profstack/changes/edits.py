@@ -136,7 +136,8 @@ class _Source:
     def around(self, line: int, kinds: tuple[type[ast.AST], ...]) -> Iterator[Any]:
         """Yield the nodes of some kinds whose lines hold a line, the outermost first."""
         for node in ast.walk(self.tree):
-            if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0):
+            place: Any = node
+            if isinstance(node, kinds) and place.lineno <= line <= (place.end_lineno or 0):
                 yield node
 
     def margin(self, line: int) -> str:

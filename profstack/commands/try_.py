@@ -95,7 +95,11 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
         names = names or remedies
     target = parse(words)
     target.check()
-    say = (lambda line: None) if options.quiet else (lambda line: tell(f"profstack: {line}"))
+
+    def say(line: str) -> None:
+        if not options.quiet:
+            tell(f"profstack: {line}")
+
     plan = Plan(
         options.budget, options.steps, options.seed, options.in_place, options.copy_limit << 20
     )

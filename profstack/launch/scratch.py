@@ -154,4 +154,4 @@ def _ignore(folder: str, names: list[str]) -> set[str]:
     plain = {name for name, at in paths.items() if os.path.isfile(at) or os.path.isdir(at)}
     # Linked folders are seen to by themselves; one may hold the link to it.
     linked = {name for name in plain if os.path.islink(paths[name]) and os.path.isdir(paths[name])}
-    return (LEFT_OUT & {*names}) | ({*names} - plain) | linked
+    return {*LEFT_OUT}.intersection(names) | ({*names} - plain) | linked

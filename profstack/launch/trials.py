@@ -32,7 +32,7 @@ from profstack.analysis.clean_steps import clean_steps, known_times
 from profstack.capture.run import RunOptions
 from profstack.capture.slices import Targets
 from profstack.changes.built_in import changes
-from profstack.changes.contract import KINDS, Change, Seen, Value
+from profstack.changes.contract import KINDS, Change, Kind, Seen, Value
 from profstack.changes.process import FILE
 from profstack.changes.results import LIMITS, Found, difference, judged, same_given
 from profstack.errors import TargetError
@@ -468,7 +468,8 @@ def results_of(trials: Trials, arm: Arm) -> tuple[Found | None, float | None, bo
     """
     plain = trials.plain_results
     mine = [each.results for each in arm.processes if each.results]
-    kind = max((each.results for each in trials.change_of(arm)), key=KINDS.index, default="equal")
+    kinds: list[Kind] = ["equal", *(each.results for each in trials.change_of(arm))]
+    kind = max(kinds, key=KINDS.index)
     noise = trials.noise or 0.0
     if not plain or not mine or noise > LIMITS[kind] > 0.0 or math.isinf(noise):
         return None, None, False
