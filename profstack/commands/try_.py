@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from profstack.changes.contract import Change
+    from profstack.storage.schema.trials import TrialReport
 
 HELP = "Try changes of a script in fresh processes, and say what each gains."
 RAW = True
@@ -80,8 +81,7 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
     from profstack.launch.process import interrupted_by_signals
     from profstack.launch.trial_report import report_of
     from profstack.launch.trials import Plan, Trials
-    from profstack.report import files, terminal_try
-    from profstack.report.html import replace_text
+    from profstack.report import files
 
     known = changes()
     for name in options.change or ():
@@ -115,17 +115,25 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
         gains = [by_name[row["change"]] for row in first["trials"] if row["recommended"]]
         trials.combine(gains)
         report = report_of(trials, target.arguments, time.monotonic() - begun)
-    printed = json.dumps(report, indent=2) + "\n" if options.json else terminal_try.text(report)
-    sys.stdout.write(printed)
+    _tell(report, options, recording)
+    return 0
+
+
+def _tell(report: TrialReport, options: argparse.Namespace, recording: Path | None) -> None:
+    """Print the report, and write it where that is asked for; a recording's page gets it, too."""
+    from profstack.report import files, terminal_try
+    from profstack.report.html import replace_text
+
+    whole = json.dumps(report, indent=2) + "\n"
+    sys.stdout.write(whole if options.json else terminal_try.text(report))
     out = sys.stderr if options.json else sys.stdout
     for folder in filter(None, (options.output, recording)):
         path = Path(folder) / TRIALS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(report, indent=2) + "\n")
+        replace_text(path, whole)
         print(f"Wrote {path}", file=out)
     if recording is not None:
         print(f"Wrote {files.write_report(recording)}", file=out)
-    return 0
 
 
 def _of_recording(folder: Path, known: Mapping[str, Change]) -> tuple[list[str], list[str]]:
