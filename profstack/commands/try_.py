@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from itertools import chain
@@ -83,6 +84,8 @@ def _try(options: argparse.Namespace, words: list[str]) -> int:
     from profstack.launch.trials import Plan, Trials
     from profstack.report import files
 
+    if os.environ.get("PROFSTACK") == "0":
+        raise UsageError("PROFSTACK=0 switches profstack off", next_step="unset it to try changes")
     known = changes()
     for name in options.change or ():
         if name not in known:

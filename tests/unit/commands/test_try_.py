@@ -80,6 +80,8 @@ def test_what_cannot_be_tried_is_one_line(recording, here, asked, capsys, monkey
     refuses(capsys, f"{recording} | has a change that can be tried", "try")
     with_findings(recording, monkeypatch, "unfused-optimizer", argv=("train.py", "--key=***"))
     refuses(capsys, f"{recording} | does not hold its whole command", "try")
+    monkeypatch.setenv("PROFSTACK", "0")
+    refuses(capsys, "train.py | PROFSTACK=0 switches profstack off", "try")
     assert "arguments" not in asked
 
 
