@@ -47,7 +47,7 @@ if __name__ == "__main__":
         say("codes", *map(forked, (call, lambda: train("child", 20), lambda: outlives("orphan"))))
         outlives("the last")
         sys.exit(5)
-    for name, steps, wide in (("spawn", 50, 8), ("fork", 60, 2048)):
+    for name, steps, wide in (("spawn", 50, 8), ("fork", 60, 1 << 16)):
         kind = multiprocessing.get_context(name).Process
         (process := kind(target=train, args=(name, steps, wide))).start()
         process.join()

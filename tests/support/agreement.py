@@ -131,5 +131,7 @@ def _of_the_overview(report):
         if of_step and exceeds(sum(row.seconds for row in top.rows), median_s):
             yield f"{top.title} take more than a clean step"
         is_known = median_s and (report["attribution"] or {}).get("calibrated_owned_s")
+        if top.view == "python":  # it says why its layer has none
+            is_known = "functions.calibrated_s" not in report["columns_reason"]
         if is_known and top.rows and top.kind.endswith("raw"):
             yield f"{top.title} are at the speed of a layer"

@@ -37,7 +37,7 @@ class Signals(Dataset[tuple[torch.Tensor, int]]):
 def main(steps: int = STEPS, after_step: Callable[[], None] = lambda: None) -> None:
     """Train on as many batches as there are steps."""
     torch.manual_seed(0)
-    loader = DataLoader(Signals(steps * BATCH), batch_size=BATCH)
+    loader = DataLoader(Signals(steps * BATCH), batch_size=BATCH)  # @loader
     model = nn.Sequential(nn.Linear(32, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for waves, labels in loader:

@@ -152,7 +152,8 @@ def test_windows_show_the_lines_that_run_after_the_budget_in_loops_and_in_calls(
     assert {3, 4, 5, 6, 8} <= seen
     runs = stamps(tracer)
     assert sum(tracer.in_window) >= 5 * line_tracer.WINDOW
-    assert len(runs) < 100_000
+    # Windows come by time: a slow machine has more of them.
+    assert len(runs) < 300_000
     assert {line: counted(tracer)[line] + runs.count(line) for line in (3, 4, 8)} == {
         3: 300_001,
         4: 300_000,
