@@ -291,7 +291,7 @@ class CallTrials:
             "steps": self._calls,
             "floor": self.floor if self._again.blocks else None,
             "confidence": self.confidence,
-            "plain_processes": 1,
+            "plain_processes": 0,
             "plain_results": None if self._noise is None else judged(self._noise, "equal")[0],
             "seconds": seconds,
             "ended": self.ended,

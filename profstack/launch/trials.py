@@ -146,6 +146,8 @@ class Trials:
         # The whole run's own steps, where the first process came to the script's end.
         self.whole_steps: int | None = None
         self.ended = ""
+        # By the first run: the time of a process beside its steps, and of a step.
+        self._other_s, self._step_s = 0.0, 0.0
         # Part of the budget is for the gains together.
         self._until_s = plan.budget_s
 
@@ -164,6 +166,8 @@ class Trials:
                 step += "folder, or git, give --in-place"
             raise TargetError(what, where=self._arguments[0], next_step=step)
         self.seen = Seen(**(pilot.told.get("seen") or {}))
+        self._other_s = max(pilot.wall_s - pilot.steps * pilot.step_s, 0.0)
+        self._step_s = pilot.step_s
         if not self.steps:
             wanted = math.ceil(ENOUGH_S / pilot.step_s)
             self.steps = min(max(wanted, FEWEST_STEPS), MOST_STEPS)
@@ -191,6 +195,21 @@ class Trials:
             for value in values:
                 label = name if value is None else f"{name}={value}"
                 self.arms.append(Arm(label, {name: value}))
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Leave out the last arms where the budget has no time for all: few are tried to an end."""
+        process_s = self._other_s + self.steps * self._step_s
+        rounds_s = LEAST * process_s
+        count = max(int(_OF_ARMS * self._left_s() / rounds_s) - 2, 1)
+        if len(self.arms) <= count:
+            return
+        enough = math.ceil((len(self.arms) + 2) * rounds_s / _OF_ARMS / 60.0)
+        for arm in self.arms[count:]:
+            self.left_out[arm.name] = (
+                f"the budget is too short for it: --budget {enough}m is enough"
+            )
+        del self.arms[count:]
 
     @property
     def script(self) -> str | None:

@@ -48,7 +48,9 @@ def _interval(row: TrialRow) -> str:
 def _lines(report: TrialReport) -> Iterator[str]:
     yield answer(report)
     if report["plain_results"] is None:
-        yield "There were no losses and outputs to compare."
+        few = report["plain_processes"] == 1
+        why = "the plain script ran once" if few else "there were no losses or outputs"
+        yield f"Results were not compared: {why}."
     elif report["plain_results"] != "equal":
         yield (
             "Two plain runs with the same seed differ already: results can be compared to that "
@@ -72,9 +74,11 @@ def _lines(report: TrialReport) -> Iterator[str]:
         )
     count, steps = report["plain_processes"], report["steps"]
     how = f"{count} plain processes of {steps} steps"
-    if count == 1:
+    if not count:
         how = f"In turn, in blocks of {steps} call{'s' if steps != 1 else ''}"
     yield f"{how}; {format_seconds(report['seconds'])} in all; ended because {report['ended']}."
+    if report["left_out"]:
+        yield f"Left out (try.json says why): {', '.join(report['left_out'])}."
     for row in report["trials"]:
         if row["recommended"] and (row["diff"] or row["edit"]):
             yield ""

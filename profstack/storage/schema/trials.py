@@ -66,7 +66,7 @@ class TrialReport(TypedDict):
     steps: Annotated[int, "steps of each process"]
     floor: Annotated[Figure, "what the plain script seemed to gain or lose against itself"]
     confidence: Annotated[float, "confidence of each interval"]
-    plain_processes: Annotated[int, "processes of the plain script"]
+    plain_processes: Annotated[int, "processes of the plain script; 0: calls in one process"]
     plain_results: Annotated[
         TrialResults | None,
         "whether plain runs with the same seed give the same results; null: nothing to compare",

@@ -1,6 +1,7 @@
 """Changes of a model or a function in this process: what gains, what breaks, and what is undone."""
 
-import time
+import math
+import random
 
 import pytest
 import torch
@@ -13,8 +14,16 @@ from profstack.changes.contract import Called, Change
 from profstack.errors import UsageError
 from tests.support.tables import cases, of
 
-# How long a call takes, which changes change.
-WAITS = [0.002]
+# How long a call takes, which changes change; and what a clock shows, with the noise of a machine.
+WAITS, NOW, NOISE = [0.002], [0.0], random.Random(5)
+
+
+class Clock:
+    def __init__(self, torch): ...
+
+    now = staticmethod(lambda: NOW[0])
+
+    def synchronize(self): ...
 
 
 class Waiting(nn.Module):
@@ -25,7 +34,7 @@ class Waiting(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x):
-        time.sleep(WAITS[0])
+        NOW[0] += WAITS[0] * math.exp(NOISE.gauss(0.0, 0.01))
         return self.layer(x)
 
 
@@ -52,6 +61,7 @@ def known(monkeypatch):
     def known(*changes):
         monkeypatch.setattr(module, "changes", lambda: {each.name: each for each in changes})
         monkeypatch.setattr(module, "BLOCK_S", 0.004)
+        monkeypatch.setattr(module, "Clock", Clock)
 
     return known
 
@@ -75,9 +85,9 @@ def test_gains_losses_and_breaks_are_told_and_the_gain_is_that_of_the_call(known
         "quick": "gains", "slow": "loses", "idle": "same", "broken": "breaks", "other": "gains",
         "kind": "gains",
     }  # fmt: skip
-    assert rows["quick"]["ratio"] == pytest.approx(0.5, rel=0.2)
+    assert rows["quick"]["ratio"] == pytest.approx(0.5, rel=0.02)
     assert rows["quick"]["ci95_low"] < rows["quick"]["ratio"] < rows["quick"]["ci95_high"]
-    assert rows["slow"]["ratio"] == pytest.approx(1.5, rel=0.2)
+    assert rows["slow"]["ratio"] == pytest.approx(1.5, rel=0.02)
     assert rows["broken"]["reason"] == "ValueError: no such kernel"
     results = {name: of(row, "results recommended") for name, row in rows.items()}
     assert results["quick"] == ["equal", True]
@@ -88,7 +98,7 @@ def test_gains_losses_and_breaks_are_told_and_the_gain_is_that_of_the_call(known
     # Those of the gains that are recommended, together.
     (best,) = report["best"]
     assert of(best, "changes verdict") == [["quick", "kind"], "gains"]
-    assert best["ratio"] == pytest.approx(0.3, rel=0.3)
+    assert best["ratio"] == pytest.approx(0.3, rel=0.02)
 
 
 def test_each_value_is_an_arm_and_excluded_changes_are_not_together(known):
@@ -120,7 +130,10 @@ def test_what_is_random_cannot_be_compared_and_is_not_recommended(known):
     def silent(x):
         Waiting()(x)
 
-    known(change("quick", factor=0.4, of_model=False, on_call=lambda *_: Called(lambda x: None)))
+    def quick(*_):
+        return Called(lambda x: NOW.__setitem__(0, NOW[0] + 0.001))
+
+    known(change("quick", of_model=False, on_call=quick))
     (row,) = tried(silent)["trials"]
     assert of(row, "verdict results recommended") == ["gains", None, False]
     assert "no tensors or numbers" in row["reason"]

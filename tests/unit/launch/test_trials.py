@@ -105,6 +105,18 @@ def test_the_budget_ends_it(make, budget_s, rounds, ended):
     assert made.steps == 50
 
 
+@cases("budget_s count", (1e9, 5), (160.0, 4), (140.0, 3), (1.0, 1))
+def test_a_short_budget_tries_few_changes_to_an_end(make, budget_s, count):
+    # A process takes 5 s and 20 steps of 0.1 s, three of each arm are the least.
+    names = [f"n{number}" for number in range(5)]
+    made = make(Script({"n0": 0.7}, noise=0.001), *names, budget_s=budget_s + 25.0, steps=20)
+    assert [arm.name for arm in made.arms] == names[:count]
+    assert list(made.left_out) == names[count:]
+    assert all("--budget 3m is enough" in reason for reason in made.left_out.values())
+    if count > 1:
+        assert dict(told(made))["n0"] == "gains"
+
+
 @cases("noise length steps whole", (0.0, None, 30, None), (0.0, 25, 25, 25), (0.0, 90, 30, 90))
 def test_as_many_steps_as_take_some_seconds(make, noise, length, steps, whole):
     made = make(Script({}, noise=noise, length=length), "none")

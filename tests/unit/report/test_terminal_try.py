@@ -36,7 +36,11 @@ def test_where_nothing_gains_it_says_so():
     text = terminal_try.text({**tried(), "trials": rows, "best": [], "plain_results": None})
     assert text.startswith("eval-mode: an item takes ")
     assert "different (0.01)" in text
-    assert "no losses and outputs to compare" in text
+    assert "there were no losses or outputs" in text
+    assert "Left out (try.json says why): pin-memory." in text
+    text = terminal_try.text({**tried(), "plain_results": None, "plain_processes": 1})
+    assert "the plain script ran once" in text
+    assert "In turn, in blocks of 60 calls" in terminal_try.text({**tried(), "plain_processes": 0})
 
 
 def test_what_a_program_printed_cannot_reach_the_terminal():
