@@ -78,6 +78,10 @@ def _warn(report: Report, lacks: str, error: Exception) -> None:
     report["warnings"].append({"slug": "findings-failed", "text": text})
 
 
+# A remedy that gains surely less than this part of a step was measured to gain nothing.
+_NO_GAIN = 0.05
+
+
 def _as_tried(found: Finding, tried: TrialReport | None, step_s: float | None) -> Finding:
     """Return a finding with the gain that `profstack try` has measured of its best remedy."""
     # Those without an interval have not changed anything, or were hardly run.
@@ -100,14 +104,13 @@ def _as_tried(found: Finding, tried: TrialReport | None, step_s: float | None) -
         "at_least_share": best["ci95_low"],
         "at_most_share": best["ci95_high"],
     }
-    # A difference within the noise is no gain.
-    gain_s = step_s * (1.0 - ratio) if best["verdict"] == "gains" else 0.0
-    return {
-        **found,
-        "gain_s": gain_s,
-        "gain_is": "measured",
-        "evidence": [*found["evidence"], shown],
-    }
+    judged: Finding = {**found, "evidence": [*found["evidence"], shown]}
+    if best["verdict"] == "gains":
+        return {**judged, "gain_s": step_s * (1.0 - ratio), "gain_is": "measured"}
+    if best["ci95_low"] is not None and best["ci95_low"] > 1.0 - _NO_GAIN:
+        return {**judged, "gain_s": 0.0, "gain_is": "measured"}
+    # Too noisy to tell: the estimate stays.
+    return judged
 
 
 # Findings about the same time, whose gains do not add up: a loop of Python that makes samples is a
