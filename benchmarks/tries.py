@@ -88,7 +88,7 @@ BREAKS = {
     ),
     "a data set that counts": (
         "workers",
-        _ROWS.format(net=_NET, item="Rows.seen", loss=_SQUARE),
+        _ROWS.format(net=_NET, item="at", loss=f"Rows.seen * {_SQUARE}"),
     ),
     "a batch of fixed size": (
         "batch-size",
