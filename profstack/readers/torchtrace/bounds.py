@@ -25,6 +25,7 @@ from itertools import accumulate, chain, pairwise, repeat, takewhile
 from typing import Any, ClassVar
 
 from profstack.guard import (
+    Guard,
     WorkerThread,
     has_compiled,
     is_scripts,
@@ -403,8 +404,9 @@ class ScriptRanges:
         """End the open ranges, and note no more."""
         while self._restore:
             self._restore.pop()()
-        end = self._torch.ops.profiler._record_function_exit._RecordFunction
-        with self._torch._C.DisableTorchFunctionSubclass():
+        # Whatever is wrong with a range, the profile is stopped after this.
+        with Guard(), self._torch._C.DisableTorchFunctionSubclass():
+            end = self._torch.ops.profiler._record_function_exit._RecordFunction
             while self._open:
                 _, left_open = self._open.popitem()
                 end(left_open.record)
