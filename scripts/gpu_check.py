@@ -88,9 +88,11 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _environment(*folders: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**kept, "PYTHONPATH": os.pathsep.join(map(str, (CHECKOUT, *folders)))}
+def child_environment(*folders: Path) -> dict[str, str]:
+    # What this Python finds by the caller's path, the programs have to find, too.
+    before = [each for each in (os.environ.get("PYTHONPATH"),) if each]
+    paths = [*map(str, (CHECKOUT, *folders)), *before]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def check(options: argparse.Namespace, folder: Path) -> int:
@@ -102,7 +104,7 @@ def check(options: argparse.Namespace, folder: Path) -> int:
             return _no(problem)
     elif lacking := gpu_wheels.missing():
         return _no(f"not installed: {', '.join(lacking)}; see --wheels and --wheelhouse")
-    environment = _environment(packages)
+    environment = child_environment(packages)
     bench = Bench(folder, options.device, options.scale, environment, options.nsys_path)
     try:
         facts = head_facts(bench)

@@ -16,6 +16,7 @@ from pathlib import Path
 # profstack's base dependencies beside those, each with what it needs itself.
 BASE = {
     "memory-profiler": (),
+    "msgspec": (),
     "nvtx": (),
     "plotly": ("narwhals", "packaging"),
     "psutil": (),

@@ -63,7 +63,7 @@ FLOP = 2 * 6 * HEIGHT * WIDTH * 3 * 25
 
 def test_the_tools_in_the_script_go_before_profstacks_own_and_agree(run_profstack, tmp_path):
     script = CHECKOUT / "examples" / "convolution_counters.py"
-    done = run_profstack(["run", "-o", "rec", script, "--size", HEIGHT, WIDTH, "--repeats", 8])
+    done = run_profstack(["run", "-o", "rec", script, "--size", HEIGHT, WIDTH, "--repeats", 40])
     output = done.stdout
     told = {name.strip(): text for name, text in re.findall(r"(?m)^(.{16}) (.*)$", output)}
     for name in ("by hand", "FlopCounterMode", "flops-profiler"):

@@ -19,5 +19,7 @@ def test_no_cuda_or_a_failure_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_check, "rows_of", lambda part, _: [Row(part, *"i12", made[part], "")])
     for parts, ended in (("mlp,nsys", 0), ("mlp,gpt2,nsys", 1)):
         assert gpu_check.main(["--device", "cpu", "--parts", parts, "--json", str(path)]) == ended
+    monkeypatch.setenv("PYTHONPATH", "theirs")
+    assert gpu_check.child_environment("ours")["PYTHONPATH"].split(":")[1:] == ["ours", "theirs"]
     rows = json.loads(path.read_text("utf-8"))["rows"]
     assert [row["verdict"] for row in rows] == [OK, FAILED, NOT_MEASURED]
