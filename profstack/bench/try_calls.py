@@ -22,7 +22,7 @@ from typing import Any
 from profstack.changes.built_in import changes
 from profstack.changes.contract import KINDS, Called, Change, Seen, Value, device_of
 from profstack.changes.process import model_facts
-from profstack.changes.results import difference, judged, sums
+from profstack.changes.results import LIMITS, difference, judged, sums
 from profstack.environment import usable_cores
 from profstack.errors import UsageError
 from profstack.stats.blocks import undisturbed
@@ -293,6 +293,7 @@ class CallTrials:
             "confidence": self.confidence,
             "plain_processes": 0,
             "plain_results": None if self._noise is None else judged(self._noise, "equal")[0],
+            "digits_limit": LIMITS["digits"],
             "seconds": seconds,
             "ended": self.ended,
             "trials": rows,
@@ -340,6 +341,7 @@ class CallTrials:
             "peak_rss_bytes": None,
             "plain_peak_rss_bytes": None,
             "peak_device_bytes": None,
+            "plain_peak_device_bytes": None,
             "results": word,
             "largest_difference": apart if apart is not None and math.isfinite(apart) else None,
             "file": None,

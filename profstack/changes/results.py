@@ -28,12 +28,15 @@ GIVEN = ("inputs", "random")
 Found = Literal["equal", "digits", "different"]
 # The largest relative difference that a kind of change may make. Sums in another order differ by
 # some 1e-7 of float32 a step, and training carries it on; bfloat16 has 8 bits, a part in 256.
+# A script that carries last digits further than that (products in TF32, Adam's first steps) has a
+# larger limit: so many times what one change of the last digit of its parameters leads to.
 LIMITS: Mapping[Kind, float] = {
     "equal": 0.0,
     "digits": 1e-4,
     "precision": 5e-2,
     "different": math.inf,
 }
+CARRIED = 10.0
 
 
 def _guarded() -> Guard:
@@ -197,9 +200,33 @@ def same_given(plain: Mapping[str, Sequence[Any]], changed: Mapping[str, Sequenc
     )
 
 
-def judged(found: float, kind: Kind) -> tuple[Found, bool]:
-    """Return what became of results by their largest difference, and whether the kind allows it."""
-    word: Found = (
-        "equal" if found == 0.0 else "digits" if found <= LIMITS["digits"] else "different"
-    )
-    return word, found <= LIMITS[kind]
+def digits_limit(carried: float | None) -> float:
+    """Return the largest difference that is told as one of the last digits.
+
+    `carried` is how far apart results were after the last digits of all parameters were changed;
+    None where that is not known.
+    """
+    usual = LIMITS["digits"]
+    return min(max(usual, CARRIED * (carried or 0.0)), LIMITS["precision"])
+
+
+def judged(found: float, kind: Kind, digits: float = LIMITS["digits"]) -> tuple[Found, bool]:
+    """Return what became of results by their largest difference, and whether the kind allows it.
+
+    `digits` is the largest difference that is one of the last digits.
+    """
+    word: Found = "equal" if found == 0.0 else "digits" if found <= digits else "different"
+    return word, found <= (digits if kind == "digits" else LIMITS[kind])
+
+
+def nudge(torch: Any, model: Any) -> None:
+    """Change the last digit of every parameter, up or down at random; no stream is drawn from."""
+    generators: dict[Any, Any] = {}
+    with torch.no_grad():
+        for each in model.parameters():
+            if not each.is_floating_point():
+                continue
+            if each.device not in generators:
+                generators[each.device] = torch.Generator(each.device).manual_seed(0)
+            signs = torch.empty_like(each).uniform_(-1.0, 1.0, generator=generators[each.device])
+            each.data.mul_(1.0 + torch.finfo(each.dtype).eps * signs.sign_())

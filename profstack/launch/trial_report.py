@@ -10,7 +10,7 @@ from statistics import median
 from profstack.changes.contract import Edit, Seen, Value
 from profstack.changes.edits import Patch, own_path, patch_of, words_of
 from profstack.changes.results import judged
-from profstack.launch.trials import Arm, Process, Trials, Word, results_of
+from profstack.launch.trials import LEAST, Arm, Process, Trials, Word, results_of
 from profstack.privacy import presentable_argv
 from profstack.storage.schema.trials import TrialReport, TrialRow
 
@@ -29,7 +29,10 @@ def report_of(trials: Trials, arguments: Sequence[str], seconds: float) -> Trial
         "floor": trials.floor if trials.again.times() else None,
         "confidence": trials.confidence,
         "plain_processes": len(trials.plain.processes) + len(trials.again.processes),
-        "plain_results": judged(trials.noise, "equal")[0] if trials.noise is not None else None,
+        "plain_results": (
+            judged(trials.noise, "equal", trials.digits)[0] if trials.noise is not None else None
+        ),
+        "digits_limit": trials.digits,
         "seconds": seconds,
         "ended": trials.ended,
         "trials": rows,
@@ -44,8 +47,11 @@ def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
         return "breaks", arm.broken
     found = trials.ratio(arm)
     low, high = found.low, found.high
+    if arm.closed is None and len(arm.processes) < LEAST:
+        made = f"{len(arm.processes)} of {LEAST} processes were run"
+        return "same", f"only {made} in the budget: not told"
     if low is None or high is None:
-        return "same", arm.closed if arm.processes else "it was not run: the budget was used up"
+        return "same", arm.closed
     if high < 1.0 - trials.floor:
         return "gains", None
     if low > 1.0 + trials.floor:
@@ -90,6 +96,7 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
         "peak_rss_bytes": _peak(arm.processes, "peak_rss_bytes"),
         "plain_peak_rss_bytes": _peak(plain, "peak_rss_bytes"),
         "peak_device_bytes": _peak(arm.processes, "peak_device_bytes"),
+        "plain_peak_device_bytes": _peak(plain, "peak_device_bytes"),
         "results": results,
         "largest_difference": largest,
         "file": places[0][0] if places else None,

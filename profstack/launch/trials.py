@@ -34,7 +34,7 @@ from profstack.capture.slices import Targets
 from profstack.changes.built_in import changes
 from profstack.changes.contract import KINDS, Change, Kind, Seen, Value
 from profstack.changes.process import FILE
-from profstack.changes.results import LIMITS, Found, difference, judged, same_given
+from profstack.changes.results import LIMITS, Found, difference, digits_limit, judged, same_given
 from profstack.errors import TargetError
 from profstack.launch import process
 from profstack.launch.child import TRIES
@@ -55,11 +55,11 @@ WORTH = 6.0
 # A change within so much of the plain run, beyond doubt, is the same, and is not run again.
 SAME = 0.02
 # Steps of a process: enough for so many seconds, within these numbers.
-ENOUGH_S, FEWEST_STEPS, MOST_STEPS = 3.0, 20, 200
+ENOUGH_S, FEWEST_STEPS, MOST_STEPS = 3.0, 20, 2_000
 # The part of the budget for single changes, where there are several.
 _OF_ARMS = 0.85
-# The first run looks for how long steps take, and ends after so many seconds.
-PILOT_S = 30.0
+# The first run looks for how long steps take, and ends after so many seconds or steps.
+PILOT_S, PILOT_STEPS = 30.0, 200
 # Output of a script that failed: so many of its last lines are kept.
 _LAST_LINES = 5
 PLAIN, AGAIN = "plain", "plain again"
@@ -150,6 +150,8 @@ class Trials:
         self._other_s, self._step_s = 0.0, 0.0
         # Part of the budget is for the gains together.
         self._until_s = plan.budget_s
+        # Results of the first run, which changes the last digits of the parameters.
+        self._nudged: dict[str, Any] = {}
 
     # --- What is tried ---
 
@@ -157,7 +159,7 @@ class Trials:
         """Run the script once, plain, to see what it does; raise TargetError where it fails."""
         for path in self._scratch.linked:
             self._tell(f"{path} is a link to a large folder: what is written there is not undone")
-        pilot = self._run({}, steps=MOST_STEPS, seconds=PILOT_S, observe=True)
+        pilot = self._run({}, steps=PILOT_STEPS, seconds=PILOT_S, observe=True)
         if pilot.code or pilot.step_s is None:
             what = pilot.said if pilot.code else "no step that repeats was found in it"
             step = "name its steps by profstack.step()"
@@ -167,11 +169,11 @@ class Trials:
             raise TargetError(what, where=self._arguments[0], next_step=step)
         self.seen = Seen(**(pilot.told.get("seen") or {}))
         self._other_s = max(pilot.wall_s - pilot.steps * pilot.step_s, 0.0)
-        self._step_s = pilot.step_s
+        self._step_s, self._nudged = pilot.step_s, pilot.results
         if not self.steps:
             wanted = math.ceil(ENOUGH_S / pilot.step_s)
             self.steps = min(max(wanted, FEWEST_STEPS), MOST_STEPS)
-        if pilot.steps < MOST_STEPS and pilot.wall_s < PILOT_S:
+        if pilot.steps < PILOT_STEPS and pilot.wall_s < PILOT_S:
             self.whole_steps = pilot.steps
             self.steps = min(self.steps, pilot.steps)
 
@@ -352,6 +354,13 @@ class Trials:
         found = [difference(first, each) for each in others]
         return max((each for each in found if each is not None), default=None)
 
+    @property
+    def digits(self) -> float:
+        """The largest difference of results that is one of the last digits in this script."""
+        carried = difference(self._nudged, self.plain_results[0]) if self.plain_results else None
+        # Infinite where other results are there at all, which tells nothing of digits.
+        return digits_limit(carried if carried is not None and math.isfinite(carried) else None)
+
     def by_items(self, arm: Arm) -> bool:
         """Return whether items are compared: an arm's steps have another number of them."""
         return any(self._known[name].by_items for name in arm.chosen)
@@ -489,14 +498,15 @@ def results_of(trials: Trials, arm: Arm) -> tuple[Found | None, float | None, bo
     mine = [each.results for each in arm.processes if each.results]
     kinds: list[Kind] = ["equal", *(each.results for each in trials.change_of(arm))]
     kind = max(kinds, key=KINDS.index)
-    noise = trials.noise or 0.0
-    if not plain or not mine or noise > LIMITS[kind] > 0.0 or math.isinf(noise):
+    noise, digits = trials.noise or 0.0, trials.digits
+    limit = digits if kind == "digits" else LIMITS[kind]
+    if not plain or not mine or noise > limit > 0.0 or math.isinf(noise):
         return None, None, False
     gaps = [difference(plain[0], each) for each in mine]
     found = max((each for each in gaps if each is not None), default=None)
     if found is None:
         return None, None, False
-    word, is_allowed = judged(found, kind)
+    word, is_allowed = judged(found, kind, digits)
     shown = found if math.isfinite(found) else None
     is_steady = kind != "different" and all(same_given(plain[0], each) for each in plain)
     if is_steady and not all(same_given(plain[0], each) for each in mine):

@@ -22,7 +22,7 @@ def answer(report: TrialReport) -> str:
     best = min(gains, key=lambda row: row["ratio"] or 1.0, default=None)
     if best is None:
         count = len(report["trials"])
-        return f"None of {count} changes makes a step faster beyond noise."
+        return f"None of {count} changes was shown to make a step faster beyond noise."
     names = " and ".join(best["changes"]) if best in report["best"] else best["change"]
     what = "an item" if best["times_of"] == "item" else "a step"
     return f"{names}: {what} takes {_times(best)} ({_interval(best)})."
@@ -72,6 +72,7 @@ def _lines(report: TrialReport) -> Iterator[str]:
             f"The plain script differs from itself by {format_share(floor)}: no less is told as a "
             "gain or a loss."
         )
+    yield f"Results: a difference up to {report['digits_limit']:.1g} is one of the last digits."
     count, steps = report["plain_processes"], report["steps"]
     how = f"{count} plain processes of {steps} steps"
     if not count:
@@ -99,7 +100,9 @@ def _results(row: TrialRow) -> str:
 
 
 def _memory(row: TrialRow) -> str:
-    own, plain = row["peak_rss_bytes"], row["plain_peak_rss_bytes"]
+    own, plain = row["peak_device_bytes"], row["plain_peak_device_bytes"]
+    if not own or not plain:
+        own, plain = row["peak_rss_bytes"], row["plain_peak_rss_bytes"]
     if own is None or plain is None:
         return "-"
     return f"{'+' if own >= plain else '-'}{format_bytes(abs(own - plain))}"

@@ -5,6 +5,7 @@ _ROW = {
     "before_s": 0.02, "after_s": 0.02, "ratio": 1.0, "ci95_low": 0.97, "ci95_high": 1.03,
     "processes": 3, "run_gain_s": None, "first_step_s": 0.1, "break_even_steps": None,
     "peak_rss_bytes": 400 << 20, "plain_peak_rss_bytes": 300 << 20, "peak_device_bytes": None,
+    "plain_peak_device_bytes": None,
     "results": "equal", "largest_difference": 0.0, "file": None, "line": None, "diff": None,
     "edit": None,
 }  # fmt: skip
@@ -29,6 +30,7 @@ def tried():
         "confidence": 0.9875,
         "plain_processes": 6,
         "plain_results": "equal",
+        "digits_limit": 0.002,
         "seconds": 95.0,
         "ended": "each change is clear",
         "trials": [

@@ -47,6 +47,7 @@ class TrialRow(TypedDict):
     peak_rss_bytes: Annotated[Whole, "largest resident set of its processes"]
     plain_peak_rss_bytes: Annotated[Whole, "largest resident set of the plain processes"]
     peak_device_bytes: Annotated[Whole, "largest memory of tensors on the device"]
+    plain_peak_device_bytes: Annotated[Whole, "the same of the plain processes"]
     results: Annotated[
         TrialResults | None,
         "what it does to losses, gradients and outputs of the first steps; null: not comparable",
@@ -70,6 +71,11 @@ class TrialReport(TypedDict):
     plain_results: Annotated[
         TrialResults | None,
         "whether plain runs with the same seed give the same results; null: nothing to compare",
+    ]
+    digits_limit: Annotated[
+        float,
+        "largest relative difference that is told as one of the last digits: larger in a script "
+        "whose first steps carry the last digits of its parameters further",
     ]
     seconds: Annotated[float, "time of the whole invocation"]
     ended: Annotated[str, "why no further process was started"]

@@ -13,7 +13,9 @@ from profstack.changes.results import (
     STEPS,
     Fingerprint,
     difference,
+    digits_limit,
     judged,
+    nudge,
     same_given,
     sums,
 )
@@ -86,6 +88,28 @@ def test_other_data_or_random_numbers_are_seen():
 )  # fmt: skip
 def test_each_kind_of_change_has_its_limit(found, kind, word, allowed):
     assert judged(found, kind) == (word, allowed)
+
+
+@cases("carried limit", (None, 1e-4), (9e-6, 1e-4), (3e-5, 3e-4), (0.5, LIMITS["precision"]))
+def test_the_limit_of_digits_is_ten_times_what_one_digit_leads_to(carried, limit):
+    assert digits_limit(carried) == pytest.approx(limit)
+
+
+def test_a_nudge_is_one_digit_of_each_parameter_and_draws_nothing():
+    net = nn.Sequential(nn.Linear(40, 20), nn.Linear(20, 8).half())
+    net.register_parameter("count", nn.Parameter(torch.arange(3), requires_grad=False))
+    before, state = [each.clone() for each in net.parameters()], torch.get_rng_state()
+    nudge(torch, net)
+    assert torch.equal(torch.get_rng_state(), state)
+    for old, new in zip(before, net.parameters(), strict=True):
+        apart = (new - old).double() / (old.abs().double() + 1e-30)
+        if old.is_floating_point():
+            eps = torch.finfo(old.dtype).eps
+            assert apart.abs().max() < 2.1 * eps
+            assert (apart < -eps / 3).any()
+            assert (apart > eps / 3).any()
+        else:
+            assert torch.equal(new, old)
 
 
 def test_rows_in_another_order_are_another_result():

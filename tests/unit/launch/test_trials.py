@@ -117,9 +117,11 @@ def test_a_short_budget_tries_few_changes_to_an_end(make, budget_s, count):
         assert dict(told(made))["n0"] == "gains"
 
 
-@cases("noise length steps whole", (0.0, None, 30, None), (0.0, 25, 25, 25), (0.0, 90, 30, 90))
-def test_as_many_steps_as_take_some_seconds(make, noise, length, steps, whole):
-    made = make(Script({}, noise=noise, length=length), "none")
+@cases("enough_s length steps whole", (3.0, None, 30, None), (3.0, 25, 25, 25), (3.0, 90, 30, 90),
+       (0.1, None, 20, None), (1e3, None, 2_000, None), (1e3, 199, 199, 199))  # fmt: skip
+def test_as_many_steps_as_take_some_seconds(make, monkeypatch, enough_s, length, steps, whole):
+    monkeypatch.setattr(trials, "ENOUGH_S", enough_s)
+    made = make(Script({}, noise=0.0, length=length), "none")
     assert (made.steps, made.whole_steps) == (steps, whole)
 
 
@@ -180,6 +182,28 @@ def test_plain_processes_that_differ_limit_what_is_known(
     made = make(script, known=[change("fast", results=kind)])
     assert told(made, "verdict results recommended") == [["gains", results, allowed]]
     assert trial_report.report_of(made, ["a.py"], 1.0)["plain_results"] == plain
+
+
+@cases("carried loss results limit", (0.0, 1.0005, "different", 1e-4),
+       (1e-4, 1.0005, "digits", 1e-3), (1e-4, 1.002, "different", 1e-3))  # fmt: skip
+def test_last_digits_are_as_large_as_the_script_carries_them(make, carried, loss, results, limit):
+    class Carries(Script):
+        def __call__(self, chosen, *, observe=False, **how):
+            made = super().__call__(chosen, **how)
+            if observe:
+                made.told["results"] = {**RESULTS, "losses": [[[[], 2.0 * (1 + carried), 2.0]]]}
+            return made
+
+    made = make(Carries({"fast": 0.8, "loss": loss}), "fast")
+    assert told(made, "results recommended") == [[results, results == "digits"]]
+    found = trial_report.report_of(made, ["a.py"], 1.0)["digits_limit"]
+    assert found == pytest.approx(limit, rel=1e-3)
+
+
+def test_few_processes_tell_nothing(make):
+    made = make(Script({"fast": 0.5}), "fast", budget_s=45.0, steps=20)
+    reason = "only 2 of 3 processes were run in the budget: not told"
+    assert told(made, "verdict recommended reason") == [["same", False, reason]]
 
 
 def test_without_evidence_nothing_is_recommended(make):

@@ -27,7 +27,7 @@ def test_the_answer_stands_first_and_the_edit_last():
 def test_where_nothing_gains_it_says_so():
     rows = [trial("set-to-none", "same"), trial("eval-mode", "gains", results="different")]
     answer = terminal_try.answer({**tried(), "trials": rows, "best": []})
-    assert answer == "None of 2 changes makes a step faster beyond noise."
+    assert answer == "None of 2 changes was shown to make a step faster beyond noise."
     rows[1]["recommended"] = True
     assert terminal_try.answer({**tried(), "trials": rows, "best": []}).startswith(
         "eval-mode: a step"
