@@ -1,15 +1,16 @@
 """Does `profstack try` find the known remedy, and is its gain the one of the edit made by hand?
 
-For each program of benchmarks/programs whose remedy is one of the changes: `profstack try` runs in
-a copy of its folder, the diff of the remedy is applied by `git apply`, and the program and the
-edited one run by hand, in turn and in fresh processes. A row has the best change found and whether
-it is the remedy, the remedy's ratio with its interval, the ratio by hand, and whether that lies in
-the interval. `--nothing N` tries programs that nothing helps N times instead (only changes that do
-nothing to them), and counts invocations that tell a gain; `--breaks` tries changes that break
+For each program of benchmarks/programs whose remedy is one of the changes, made longer, and for some
+of its own: `profstack try` runs in a folder with it, the diff of the remedy is applied by
+`git apply`, and the program and the edited one run by hand, in turn and in fresh processes. A row
+has the best change found and whether it is the remedy, the remedy's ratio with its interval, the
+ratio by hand, and whether that lies in the interval. `--nothing N` tries N mended programs instead, with changes of a made-up package that do nothing, and
+counts invocations that tell a gain; `--breaks` tries changes that break
 programs, and counts those that are told so.
 
 Run it with nothing else running: some 5 minutes a program with all changes (`--changes remedy`
-tries the remedy alone, in a minute).
+tries the remedy alone, in a minute). Programs that need one core can run two at a time, each under
+`taskset`.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ import argparse
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from findings import PROGRAMS, times_by_hand
+from findings import KEEPS_PAGES, PROGRAMS, times_by_hand
 
 REMEDIES = {
     "batchnorm_training_at_inference__blocks": "eval-mode",
@@ -43,6 +45,76 @@ REMEDIES = {
     "unfused_optimizer__many_small": "fused-optimizer",
     "unfused_optimizer__momentum": "fused-optimizer",
     "zero_grad_to_zeros__set_to_none_false": "set-to-none",
+}
+# Steps of a program, where it makes as many as its first lines say.
+STEPS = 3_000
+_MAIN = """
+import torch
+from torch import nn
+
+
+def main(steps: int = {steps}, after_step=lambda: None) -> None:
+    torch.manual_seed(0)
+{body}
+
+if __name__ == "__main__":
+    main()
+"""
+# Programs beside those: the remedy, and what `main` does.
+OWN = {
+    "one_thread__wide_products": (
+        "threads",
+        """
+    net = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    x = torch.randn(256, 1024)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        after_step()
+""",
+    ),
+    "no_kv_cache__letters": (
+        "kv-cache",
+        """
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 3, "n_head": 4, "n_embd": 128, "vocab_size": 200, "n_positions": 128}
+    model = GPT2LMHeadModel(GPT2Config(**sizes)).eval()
+    model.generation_config.pad_token_id = 0
+    prompt = torch.randint(1, 200, (4, 60))
+    for _ in range(steps):
+        model.generate(prompt, max_new_tokens=40, do_sample=False, use_cache=False)
+        after_step()
+""",
+    ),
+    "worker_starts__short_epochs": (
+        "persistent-workers",
+        """
+    data = torch.utils.data.TensorDataset(torch.randn(64, 32))
+    loader = torch.utils.data.DataLoader(data, batch_size=16, num_workers=1)
+    net = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    for _ in range(steps // 4):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            after_step()
+""",
+    ),
+    "grad_in_inference__thin_layers": (
+        "inference-mode",
+        """
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.ReLU()) for _ in range(40)]
+    model = nn.Sequential(*layers).eval()
+    x, total = torch.randn(4, 32), 0.0
+    for _ in range(steps):
+        total += model(x).sum().item()
+        after_step()
+""",
+    ),
 }
 # Programs that a change breaks: what is changed, and the program's own lines. Each has to be told
 # as one that breaks, or whose results differ, and never be recommended.
@@ -120,8 +192,26 @@ BREAKS = {
         + "    optimizer.zero_grad(set_to_none=False)\n    net[0].weight.grad.norm()\n",
     ),
 }
-# What does nothing to the first program, which has no DataLoader's workers and no GPU.
-NOTHING = ("huge-pages", "no-logging")
+# A package whose changes do nothing, as many as usually apply to a program.
+NOTHING = [f"nothing-{number}" for number in range(6)]
+_PACKAGE = """
+from profstack.changes.contract import Change
+
+def _patch(run):
+    run.took_hold()
+
+def __getattr__(name):
+    return Change(name.replace("_", "-"), "do nothing", "equal", lambda seen: None, _patch)
+"""
+
+
+def program_of(case: str) -> tuple[str, str]:
+    """Return the remedy of a program and its text, with many steps."""
+    if case in OWN:
+        remedy, body = OWN[case]
+        return remedy, _MAIN.replace("{steps}", str(STEPS)).replace("{body}", body.strip("\n"))
+    text = (PROGRAMS / case / "bad.py").read_text(encoding="utf-8")
+    return REMEDIES[case], re.sub(r"(?m)^STEPS = \d+", f"STEPS = {STEPS}", text)
 
 
 def tried(folder: Path, words: Sequence[str]) -> dict[str, Any]:
@@ -135,12 +225,13 @@ def tried(folder: Path, words: Sequence[str]) -> dict[str, Any]:
 
 
 def by_hand(before: Path, after: Path, repeats: int, steps: int) -> tuple[float, float]:
-    """Return after over before of median steps in fresh processes, and the error of its log."""
+    """Return after over before of mean steps in fresh processes, and the error of its log."""
     logs = []
     for turn in range(repeats):
         pair = {}
         for program in (before, after) if turn % 2 == 0 else (after, before):
-            pair[program] = median(times_by_hand(program, steps))
+            # As a trial does: rare work, as that of an epoch's first step, is a part of it.
+            pair[program] = fmean(times_by_hand(program, steps))
         logs.append(math.log(pair[after] / pair[before]))
     error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
     return math.exp(fmean(logs)), error
@@ -148,10 +239,11 @@ def by_hand(before: Path, after: Path, repeats: int, steps: int) -> tuple[float,
 
 def one(case: str, words: Sequence[str], repeats: int, *, alone: bool) -> bool:
     """Try one program and print its row; return whether all of it holds."""
-    remedy = REMEDIES[case]
+    remedy, text = program_of(case)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / case
-        shutil.copytree(PROGRAMS / case, folder, ignore=shutil.ignore_patterns("mended*", "__py*"))
+        folder.mkdir()
+        (folder / "bad.py").write_text(text, encoding="utf-8")
         report = tried(folder, [*words, *(["--change", remedy] if alone else [])])
         rows = [row for row in report["trials"] if row["recommended"]]
         best = min(rows, key=lambda row: row["ratio"], default=None)
@@ -187,15 +279,27 @@ def one(case: str, words: Sequence[str], repeats: int, *, alone: bool) -> bool:
 def nothing(count: int, words: Sequence[str]) -> int:
     """Try what changes nothing; return how many invocations told a gain."""
     told = 0
-    for number in range(count):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name) / "work"
-            shutil.copytree(PROGRAMS / "module_dominates__slow_block", folder)
-            asked = [word for change in NOTHING for word in ("--change", change)]
+    programs = sorted(PROGRAMS.glob("*/mended.py"))
+    asked = [word for change in NOTHING for word in ("--change", change)]
+    with tempfile.TemporaryDirectory() as packages:
+        (Path(packages) / "nothing_tried.py").write_text(_PACKAGE, encoding="utf-8")
+        facts = Path(packages) / "nothing_tried-1.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text("Name: nothing_tried\nVersion: 1\n", encoding="utf-8")
+        lines = [f"{name} = nothing_tried:{name.replace('-', '_')}\n" for name in NOTHING]
+        (facts / "entry_points.txt").write_text("[profstack.changes]\n" + "".join(lines), "utf-8")
+        os.environ["PYTHONPATH"] = packages
+        for number in range(count):
+            program = programs[number % len(programs)]
+            folder = Path(packages) / f"work-{number}"
+            folder.mkdir()
+            text = re.sub(r"(?m)^STEPS = \d+", f"STEPS = {STEPS}", program.read_text("utf-8"))
+            (folder / "bad.py").write_text(text, encoding="utf-8")
             report = tried(folder, [*words, *asked])
-        verdicts = {row["change"]: row["verdict"] for row in report["trials"]}
-        told += "gains" in verdicts.values()
-        print(number, verdicts, f"floor {report['floor']:.4f}", flush=True)
+            verdicts = [(row["verdict"], round(row["ratio"], 4)) for row in report["trials"]]
+            told += any(word == "gains" for word, _ in verdicts)
+            floor = f"floor {report['floor']:.4f}, {report['plain_processes']} plain"
+            print(f"{number:3} {program.parent.name:48}", floor, verdicts, flush=True)
     return told
 
 
@@ -221,7 +325,9 @@ def breaks(words: Sequence[str]) -> int:
 def main() -> None:
     """Try the programs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(REMEDIES)}")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"of {', '.join((*REMEDIES, *OWN))}"
+    )
     parser.add_argument("--changes", choices=("all", "remedy"), default="all")
     parser.add_argument("--budget", default="5m")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of processes by hand")
@@ -229,6 +335,8 @@ def main() -> None:
     parser.add_argument("--breaks", action="store_true", help="try changes that break programs")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # By hand and in trials alike.
+    os.environ.update(KEEPS_PAGES)
     words = ["--budget", options.budget]
     if options.nothing:
         told = nothing(options.nothing, words)
@@ -237,7 +345,7 @@ def main() -> None:
     if options.breaks:
         print(f"{breaks(words)} of {len(BREAKS)} changes that break results were told so")
         return
-    cases = options.cases or list(REMEDIES)
+    cases = options.cases or [*REMEDIES, *OWN]
     alone = options.changes == "remedy"
     held = sum(one(case, words, options.repeats, alone=alone) for case in cases)
     print(f"{held} of {len(cases)} found the remedy, with an edit that applies and has its gain")
