@@ -1,12 +1,12 @@
 """Does `profstack try` find the known remedy, and is its gain the one of the edit made by hand?
 
-For each program of benchmarks/programs whose remedy is one of the changes, made longer, and for some
-of its own: `profstack try` runs in a folder with it, the diff of the remedy is applied by
+For each program of benchmarks/programs whose remedy is one of the changes, made longer, and for
+some of its own: `profstack try` runs in a folder with it, the diff of the remedy is applied by
 `git apply`, and the program and the edited one run by hand, in turn and in fresh processes. A row
 has the best change found and whether it is the remedy, the remedy's ratio with its interval, the
-ratio by hand, and whether that lies in the interval. `--nothing N` tries N mended programs instead, with changes of a made-up package that do nothing, and
-counts invocations that tell a gain; `--breaks` tries changes that break
-programs, and counts those that are told so.
+ratio by hand, and whether that lies in the interval. `--nothing N` tries N mended programs instead,
+with changes of a made-up package that do nothing, and counts invocations that tell a gain;
+`--breaks` tries changes that break programs, and counts those that are told so.
 
 Run it with nothing else running: some 5 minutes a program with all changes (`--changes remedy`
 tries the remedy alone, in a minute). Programs that need one core can run two at a time, each under
@@ -345,7 +345,7 @@ def main() -> None:
     if options.breaks:
         print(f"{breaks(words)} of {len(BREAKS)} changes that break results were told so")
         return
-    cases = options.cases or [*REMEDIES, *OWN]
+    cases = options.cases or known
     alone = options.changes == "remedy"
     held = sum(one(case, words, options.repeats, alone=alone) for case in cases)
     print(f"{held} of {len(cases)} found the remedy, with an edit that applies and has its gain")
