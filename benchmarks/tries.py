@@ -325,9 +325,8 @@ def breaks(words: Sequence[str]) -> int:
 def main() -> None:
     """Try the programs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help=f"of {', '.join((*REMEDIES, *OWN))}"
-    )
+    known = [*REMEDIES, *OWN]
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
     parser.add_argument("--changes", choices=("all", "remedy"), default="all")
     parser.add_argument("--budget", default="5m")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of processes by hand")
