@@ -104,6 +104,32 @@ OWN = {
             after_step()
 """,
     ),
+    "checkpointed__small_model": (
+        "no-checkpointing",
+        """
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = (nn.Sequential(nn.Linear(384, 384), nn.GELU()) for _ in range(8))
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return x
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    x = torch.randn(128, 384)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        after_step()
+""",
+    ),
     "grad_in_inference__thin_layers": (
         "inference-mode",
         """

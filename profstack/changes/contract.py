@@ -149,7 +149,8 @@ class Edit:
     """How the user's file gets the change; `profstack.changes.edits` makes the diff of it.
 
     `argument` sets a keyword of the call of `callee` at the place, and takes the keywords `drops`
-    away, which do not go with it (`drops_at_0` where the value is 0). `line` is put after the
+    away, which do not go with it (`drops_at_0` where the value is 0). With `unwraps` the call of
+    `callee` becomes one of its first argument with the others, but for these keywords. `line` is put after the
     script's imports, `before_loop` before the loop that calls the model, with `{model}` for its
     name there; `within` is the `with` statement that the statement with the model's call gets.
     """
@@ -158,6 +159,7 @@ class Edit:
     argument: tuple[str, str] | None = None
     drops: tuple[str, ...] = ()
     drops_at_0: tuple[str, ...] = ()
+    unwraps: tuple[str, ...] = ()
     line: str = ""
     before_loop: str = ""
     within: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,8 @@ def _edited(edit: Edit, facts: Mapping[str, Any], line: int, text: str) -> tuple
     if edit.argument is not None:
         reason = f"line {line} has no call that the argument fits"
         return _with_argument(source, edit, line, facts), reason
+    if edit.unwraps:
+        return _unwrapped(source, edit, line), f"line {line} has no call with a function"
     template = edit.within or edit.before_loop or edit.line
     if " in the environment" in template:
         return None, "it is set in the environment"
@@ -96,6 +98,8 @@ def words_of(edit: Edit, value: Value | None, seen: Seen) -> str:
     """Return the edit as one line to add, for a place that is not known."""
     facts = _facts(value, seen)
     facts["model"] = facts["model"] or "model"
+    if edit.unwraps:
+        return f"{edit.callee}(function, x) -> function(x)"
     if edit.argument is None:
         return (edit.line or edit.before_loop or edit.within).format(**facts)
     callee = "the optimizer" if edit.callee.startswith("{") else edit.callee
@@ -165,12 +169,8 @@ def _with_argument(source: _Source, edit: Edit, line: int, facts: Mapping[str, A
     assert edit.argument is not None
     name, value = edit.argument[0], edit.argument[1].format(**facts)
     names = facts["optimizers"] if edit.callee.startswith("{") else {edit.callee}
-    calls = [call for call in source.around(line, (ast.Call,)) if _name(call) in names]
-    if not calls:
-        return None
-    call = min(calls, key=lambda each: (each.end_lineno or 0) - each.lineno)
-    if any(keyword.arg is None for keyword in call.keywords):
-        # What `**options` holds is not known.
+    call = _call(source, line, names)
+    if call is None:
         return None
     drops = (*edit.drops, *(edit.drops_at_0 if facts["value"] == 0 else ()))
     parts = [_without(source, call, each) for each in call.keywords if each.arg in drops]
@@ -194,6 +194,27 @@ def _with_argument(source: _Source, edit: Edit, line: int, facts: Mapping[str, A
     rest = source.text[end:close]
     end += len(rest) - len(rest.lstrip(")"))
     return source.replaced((end, end, f", {name}={value}"), *parts)
+
+
+def _call(source: _Source, line: int, names: Collection[str]) -> ast.Call | None:
+    """Return the innermost call at a line of a function of one of these names."""
+    calls = [call for call in source.around(line, (ast.Call,)) if _name(call) in names]
+    call = min(calls, key=lambda each: (each.end_lineno or 0) - each.lineno, default=None)
+    # What `**options` holds is not known.
+    is_known = call is not None and all(keyword.arg is not None for keyword in call.keywords)
+    return call if is_known else None
+
+
+def _unwrapped(source: _Source, edit: Edit, line: int) -> str | None:
+    """Call the function that a call is given, with the other arguments."""
+    call = _call(source, line, {edit.callee})
+    if call is None or not call.args or isinstance(call.args[0], ast.Starred):
+        return None
+    kept = [*call.args[1:], *(each for each in call.keywords if each.arg not in edit.unwraps)]
+    function, *rest = [source.text[slice(*source.span(each))] for each in (call.args[0], *kept)]
+    if not isinstance(call.args[0], (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+        function = f"({function})"
+    return source.replaced((*source.span(call), f"{function}({', '.join(rest)})"))
 
 
 def _factor(node: ast.expr, text: str) -> str:

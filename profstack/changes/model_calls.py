@@ -185,18 +185,22 @@ CHECKPOINTING = Change(
 )
 
 
+# Options of the call itself: all others are the function's.
+_OF_CHECKPOINT = (
+    "use_reentrant",
+    "context_fn",
+    "determinism_check",
+    "debug",
+    "preserve_rng_state",
+)
+
+
 def _no_checkpointing(run: Run) -> None:
     from torch.utils import checkpoint as module
 
     @functools.wraps(module.checkpoint)
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for name in (
-            "use_reentrant",
-            "context_fn",
-            "determinism_check",
-            "debug",
-            "preserve_rng_state",
-        ):
+        for name in _OF_CHECKPOINT:
             kwargs.pop(name, None)
         run.took_hold()
         return function(*args, **kwargs)
@@ -210,6 +214,7 @@ NO_CHECKPOINTING = Change(
     "equal",
     lambda seen: None if seen.calls.get("checkpoint") else "nothing is recomputed",
     _no_checkpointing,
+    edit=Edit("checkpoint", unwraps=_OF_CHECKPOINT),
     excludes=("gradient-checkpointing",),
 )
 
