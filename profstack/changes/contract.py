@@ -150,9 +150,10 @@ class Edit:
 
     `argument` sets a keyword of the call of `callee` at the place, and takes the keywords `drops`
     away, which do not go with it (`drops_at_0` where the value is 0). With `unwraps` the call of
-    `callee` becomes one of its first argument with the others, but for these keywords. `line` is put after the
-    script's imports, `before_loop` before the loop that calls the model, with `{model}` for its
-    name there; `within` is the `with` statement that the statement with the model's call gets.
+    `callee` becomes one of its first argument with the others, but for these keywords. `line` is
+    put after the script's imports, `before_loop` before the loop that calls the model, with
+    `{model}` for its name there; `within` is the `with` statement that the statement with the
+    model's call gets.
     """
 
     callee: str = ""
