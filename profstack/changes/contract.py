@@ -24,6 +24,10 @@ from profstack.code_owner import Places, script_folder
 Kind = Literal["equal", "digits", "precision", "different"]
 KINDS: tuple[Kind, ...] = ("equal", "digits", "precision", "different")
 
+# What is compared: the time of a clean step; of an item, where steps have another number of them;
+# or all time from step to step, where what is changed lies between steps.
+Measure = Literal["step", "item", "run"]
+
 Value = int | float | str | bool
 
 
@@ -195,8 +199,7 @@ class Change:
     of_model: bool = False
     # Whether it is tried to know what a part costs, and no change to make.
     to_know: bool = False
-    # Its gain is of the items per second: a step has more items.
-    by_items: bool = False
+    measure: Measure = "step"
 
 
 def device_of(model: Any) -> str:

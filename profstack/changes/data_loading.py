@@ -105,6 +105,7 @@ PERSISTENT = Change(
     ),
     _persistent,
     edit=Edit(LOADER, ("persistent_workers", "True")),
+    measure="run",
     findings=("worker-starts",),
 )
 
@@ -167,7 +168,7 @@ BATCH_SIZE = Change(
     _batch_size,
     values=lambda seen: [2, 4],
     edit=Edit(LOADER, ("batch_size", "{value} * the present one")),
-    by_items=True,
+    measure="item",
 )
 
 CHANGES = (WORKERS, PERSISTENT, PREFETCH, PIN, BATCH_SIZE)

@@ -22,6 +22,7 @@ from typing import Any, TypedDict
 from profstack.changes.built_in import changes
 from profstack.changes.compilation import repeated_block
 from profstack.changes.contract import Run, Seen, Value, device_of
+from profstack.changes.left_out import is_evaluating
 from profstack.changes.results import Fingerprint, nudge
 from profstack.environment import peak_rss_bytes, usable_cores
 from profstack.guard import (
@@ -228,13 +229,17 @@ def model_facts(torch: Any, model: Any) -> dict[str, Any]:
     }
 
 
+def _is_on(autocast: Any) -> bool:
+    return bool(getattr(autocast, "_enabled", True))
+
+
 class _Observer:
     """Notes what the script makes and calls, for changes to say whether they can apply."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.seen = Seen(cores=usable_cores() or 1, torch=str(torch.__version__))
-        self._roots: dict[int, int] = {}
+        self._models: list[Any] = []
         self._run = Run(torch, None, {})
         self._begun = time.perf_counter()
 
@@ -248,11 +253,19 @@ class _Observer:
         when_imported("torch.nn.parallel.distributed", self._distributed)
         if "torch.nn.parallel.distributed" in sys.modules:
             self._distributed(sys.modules["torch.nn.parallel.distributed"])
+        self._count(
+            torch.utils.data.DataLoader,
+            "__iter__",
+            "evaluation",
+            when=lambda _: is_evaluating(self._models),
+        )
         self._count(torch, "save", "save")
+        for name in ("script", "trace", "load"):
+            self._count(torch.jit, name, "script")
         self._count(torch, "compile", "compile", through=("torch",))
         self._count(torch.nn.Module, "compile", "compile", through=("torch",))
         self._count(torch.Tensor, "backward", "backward")
-        self._count(torch.amp.autocast_mode.autocast, "__enter__", "autocast", on="_enabled")
+        self._count(torch.amp.autocast_mode.autocast, "__enter__", "autocast", when=_is_on)
         when_imported(
             "torch.utils.checkpoint", lambda module: self._count(module, "checkpoint", "checkpoint")
         )
@@ -277,18 +290,24 @@ class _Observer:
             kind.zero_grad = functools.wraps(original)(zero_grad)
 
     def _count(
-        self, owner: Any, name: str, word: str, *, through: tuple[str, ...] = (), on: str = ""
+        self,
+        owner: Any,
+        name: str,
+        word: str,
+        *,
+        through: tuple[str, ...] = (),
+        when: Callable[[Any], bool] | None = None,
     ) -> None:
         """Count calls of a function: those of the user's code alone where it may come `through`.
 
-        `on` is an attribute of the object that has to be true.
+        `when` says of the object whether its call counts.
         """
         original, calls, run = getattr(owner, name), self.seen.calls, self._run
 
         @functools.wraps(original)
         def counted(*args: Any, **kwargs: Any) -> Any:
             is_own = not through or run.is_users_call(*through)
-            if is_own and (not on or getattr(args[0], on, True)):
+            if is_own and (when is None or when(args[0])):
                 calls[word] = calls.get(word, 0) + 1
             return original(*args, **kwargs)
 
@@ -366,6 +385,8 @@ class _Observer:
     def root(self, model: Any) -> None:
         """Note a model that is called; the one with most parameters is the run's."""
         torch, size = self._torch, parameter_count(model) or 0
+        if model.training:
+            self._models.append(model)
         if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
             self.seen.calls["calls with gradients"] = 1
         if self.seen.root and size <= self.seen.root["parameters"]:

@@ -54,6 +54,25 @@ THREADS = Change(
 )
 
 
+def _interop(run: Run) -> None:
+    run.torch.set_num_interop_threads(int(run.value or 1))
+    run.took_hold()
+
+
+INTEROP = Change(
+    "interop-threads",
+    "let another number of operators run side by side",
+    "equal",
+    lambda seen: (
+        _on_cpu(seen)
+        or (None if seen.calls.get("script") else "nothing compiled by torch.jit can fork")
+    ),
+    _interop,
+    values=lambda seen: sorted({1, max(seen.cores, 1), 2 * seen.cores} - {0}),
+    edit=Edit(line="torch.set_num_interop_threads({value})"),
+)
+
+
 def _waiting(value: Value | None) -> Mapping[str, str]:
     return {
         "OMP_WAIT_POLICY": str(value),
@@ -150,4 +169,4 @@ CUDA_ALLOCATOR = Change(
     edit=Edit(line="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment"),
 )
 
-CHANGES = (THREADS, WAITING, BINDING, ALLOCATOR, HUGE_PAGES, CUDA_ALLOCATOR)
+CHANGES = (THREADS, INTEROP, WAITING, BINDING, ALLOCATOR, HUGE_PAGES, CUDA_ALLOCATOR)

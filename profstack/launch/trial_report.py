@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +26,7 @@ def report_of(trials: Trials, arguments: Sequence[str], seconds: float) -> Trial
         "schema_version": VERSION,
         "command": presentable_argv(list(arguments)),
         "steps": trials.steps,
-        "floor": trials.floor if trials.again.times() else None,
+        "floor": trials.floor() if trials.again.times() else None,
         "confidence": trials.confidence,
         "plain_processes": len(trials.plain.processes) + len(trials.again.processes),
         "plain_results": (
@@ -52,9 +52,10 @@ def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
         return "same", f"only {made} in the budget: not told"
     if low is None or high is None:
         return "same", arm.closed
-    if high < 1.0 - trials.floor:
+    floor = trials.floor(trials.measure(arm))
+    if high < 1.0 - floor:
         return "gains", None
-    if low > 1.0 + trials.floor:
+    if low > 1.0 + floor:
         return "loses", None
     return "same", arm.closed if arm.closed != "it is the same" else None
 
@@ -69,10 +70,11 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
     kinds = trials.change_of(arm)
     found, places = trials.ratio(arm), _places(arm)
     plain = [*trials.plain.processes, *trials.again.processes]
-    by_items = trials.by_items(arm)
-    name = "item_s" if by_items else "step_s"
-    before, after = _middle(plain, name), _middle(arm.processes, name)
-    first, plain_first = _middle(arm.processes, "first_s"), _middle(plain, "first_s")
+    of = trials.measure(arm)
+    before, after = (_middle(each.time_s(of) for each in side) for side in (plain, arm.processes))
+    first = _middle(each.first_s for each in arm.processes)
+    plain_first = _middle(each.first_s for each in plain)
+    by_items = of == "item"
     is_known = all(change.to_know for change in kinds)
     diff, edit = _edit(trials, arm, places)
     return {
@@ -83,7 +85,7 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
         "verdict": word,
         "reason": reason,
         "recommended": word == "gains" and is_allowed and not is_known,
-        "times_of": "item" if by_items else "step",
+        "times_of": of,
         "before_s": before,
         "after_s": after,
         "ratio": found.factor,
@@ -106,8 +108,8 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
     }
 
 
-def _middle(processes: Sequence[Process], name: str) -> float | None:
-    values = [value for each in processes if (value := getattr(each, name)) is not None]
+def _middle(times: Iterable[float | None]) -> float | None:
+    values = [value for value in times if value is not None]
     return median(values) if values else None
 
 

@@ -32,7 +32,7 @@ from profstack.analysis.clean_steps import clean_steps, known_times
 from profstack.capture.run import RunOptions
 from profstack.capture.slices import Targets
 from profstack.changes.built_in import changes
-from profstack.changes.contract import KINDS, Change, Kind, Seen, Value
+from profstack.changes.contract import KINDS, Change, Kind, Measure, Seen, Value
 from profstack.changes.process import FILE
 from profstack.changes.results import LIMITS, Found, difference, digits_limit, judged, same_given
 from profstack.errors import TargetError
@@ -62,6 +62,8 @@ _OF_ARMS = 0.85
 PILOT_S, PILOT_STEPS = 30.0, 200
 # Output of a script that failed: so many of its last lines are kept.
 _LAST_LINES = 5
+# What is compared of several changes: the first that one of them asks for.
+MEASURES: tuple[Measure, ...] = ("item", "run", "step")
 PLAIN, AGAIN = "plain", "plain again"
 
 
@@ -72,6 +74,8 @@ class Process:
     steps: int = 0
     step_s: float | None = None
     item_s: float | None = None
+    # All time from step to step: what lies between them is in it.
+    run_s: float | None = None
     first_s: float | None = None
     wall_s: float = 0.0
     code: int = 0
@@ -79,6 +83,10 @@ class Process:
     told: dict[str, Any] = field(default_factory=dict)
     # The copy that it ran in, and the folder that this is a copy of.
     copies: list[tuple[str, str]] = field(default_factory=list)
+
+    def time_s(self, of: Measure) -> float | None:
+        """Return the time of a step, of an item, or from step to step."""
+        return {"step": self.step_s, "item": self.item_s, "run": self.run_s}[of]
 
     def held(self, chosen: Collection[str]) -> bool:
         """Return whether each of these changes has changed something."""
@@ -106,10 +114,9 @@ class Arm:
         """Whether more processes of it are wanted."""
         return self.broken is None and self.closed is None
 
-    def times(self, *, by_items: bool = False) -> list[float]:
-        """Return the time of a step, or of an item, of each process."""
-        name = "item_s" if by_items else "step_s"
-        return [value for each in self.processes if (value := getattr(each, name)) is not None]
+    def times(self, of: Measure = "step") -> list[float]:
+        """Return what is measured of each process, in seconds."""
+        return [value for each in self.processes if (value := each.time_s(of)) is not None]
 
 
 @dataclass(frozen=True)
@@ -303,7 +310,8 @@ class Trials:
         found = self.ratio(arm, max(CLEAR, self.confidence))
         if found.low is None or found.high is None:
             return None
-        if found.high < 1.0 - self.floor or found.low > 1.0 + self.floor:
+        floor = self.floor(self.measure(arm))
+        if found.high < 1.0 - floor or found.low > 1.0 + floor:
             return "it is clear"
         return "it is the same" if found.low > 1.0 - SAME and found.high < 1.0 + SAME else None
 
@@ -312,10 +320,9 @@ class Trials:
         """The confidence of each interval: 5 % shared among all arms."""
         return 1.0 - CHANCE / max(len(self.arms) + len(self.together), 1)
 
-    @property
-    def floor(self) -> float:
-        """What the plain script seems to differ from itself, as a part of a step."""
-        plain, again = self.plain.times(), self.again.times()
+    def floor(self, of: Measure = "step") -> float:
+        """Return what the plain script seems to differ from itself, as a part of what is timed."""
+        plain, again = self.plain.times(of), self.again.times(of)
         if not plain or not again:
             return 0.0
         return abs(math.exp(fmean(map(math.log, again)) - fmean(map(math.log, plain))) - 1.0)
@@ -323,18 +330,17 @@ class Trials:
     def ratio(self, arm: Arm, confidence: float | None = None) -> Ratio:
         """Return an arm's time of a step over the plain one's, with its interval.
 
-        Where a change makes other numbers of items a step, it is the time of an item.
+        It is what the change is measured by: see `measure`.
         """
-        by_items = self.by_items(arm)
-        plain = [*self.plain.times(by_items=by_items), *self.again.times(by_items=by_items)]
-        sides = (plain, arm.times(by_items=by_items))
-        return ratio_of(*sides, confidence or self.confidence, self.spread())
+        of = self.measure(arm)
+        sides = ([*self.plain.times(of), *self.again.times(of)], arm.times(of))
+        return ratio_of(*sides, confidence or self.confidence, self.spread(of))
 
-    def spread(self) -> Prior:
+    def spread(self, of: Measure = "step") -> Prior:
         """Return how much processes of one arm differ, by all arms: of the logarithm of a time."""
         squares, freedom = 0.0, 0
         for arm in (self.plain, self.again, *self.arms):
-            logs = [math.log(time) for time in arm.times()]
+            logs = [math.log(time) for time in arm.times(of)]
             if len(logs) > 1:
                 squares += variance(logs) * (len(logs) - 1)
                 freedom += len(logs) - 1
@@ -361,9 +367,10 @@ class Trials:
         # Infinite where other results are there at all, which tells nothing of digits.
         return digits_limit(carried if carried is not None and math.isfinite(carried) else None)
 
-    def by_items(self, arm: Arm) -> bool:
-        """Return whether items are compared: an arm's steps have another number of them."""
-        return any(self._known[name].by_items for name in arm.chosen)
+    def measure(self, arm: Arm) -> Measure:
+        """Return what of an arm is compared; of several changes what holds for the most."""
+        found = {change.measure for change in self.change_of(arm)}
+        return next(of for of in MEASURES if of in found)
 
     def change_of(self, arm: Arm) -> list[Change]:
         """Return the changes of an arm."""
@@ -457,6 +464,11 @@ def _read(recording: Path, found: Process) -> None:
     times = known_times([*clean.steps, *clean.paused], clean.clock)
     found.steps = len(recorded.steps)
     found.step_s = fmean(times) if times else None
+    # Without the first, which ends the start.
+    passed = [row for row in recorded.steps[1:] if row["wall_s"]]
+    trained = [row for row in passed if row["phase"] == "train"] or passed
+    if trained:
+        found.run_s = sum(row["wall_s"] for row in passed) / len(trained)
     sizes = [row["batch_size"] for row in clean.steps if row["batch_size"]]
     if found.step_s is not None and sizes:
         found.item_s = found.step_s / fmean(sizes)

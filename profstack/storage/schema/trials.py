@@ -29,7 +29,9 @@ class TrialRow(TypedDict):
     reason: Annotated[Text, "why it breaks, is the same, or may not be recommended"]
     recommended: Annotated[bool, "whether it gains and leaves results as its kind allows"]
     times_of: Annotated[
-        Literal["step", "item"], "item: the change puts another number of items into a step"
+        Literal["step", "item", "run"],
+        "item: the change puts another number of items into a step; run: all time from step to "
+        "step, since what is changed lies between steps",
     ]
     before_s: Annotated[Figure, "time of a step, or item, of the plain script: median of processes"]
     after_s: Annotated[Figure, "the same with the change"]

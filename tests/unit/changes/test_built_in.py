@@ -25,7 +25,7 @@ def make(monkeypatch):
     kinds = [DataLoader, nn.Module, torch.optim.Optimizer, torch.optim.Adam, torch.optim.SGD]
     kinds += [nn.Linear, nn.Sequential]
     for kind in kinds:
-        for name in ("__init__", "zero_grad", "forward"):
+        for name in ("__init__", "__iter__", "zero_grad", "forward"):
             if name in vars(kind):
                 monkeypatch.setattr(kind, name, vars(kind)[name])
     monkeypatch.setattr(torch, "save", torch.save)
@@ -146,6 +146,28 @@ def test_flags_of_torch(make):
     assert CHANGES["waiting-threads"].environment("PASSIVE")["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
+def test_operators_side_by_side_are_set_once(make, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_interop_threads", asked.append)
+    assert sum(lines(make("interop-threads", 3)).values()) == 1
+    assert asked == [3]
+    assert CHANGES["interop-threads"].values(Seen(cores=4)) == [1, 4, 8]
+    assert CHANGES["interop-threads"].values(Seen(cores=1)) == [1, 2]
+
+
+def test_an_evaluation_ends_after_its_first_batch(make):
+    net, asked, loader = nn.Linear(2, 1), nn.Linear(2, 1).eval(), DataLoader(ROWS, batch_size=2)
+    run = make("no-evaluation")
+    # A model that was never in training mode is no sign of an evaluation.
+    run.at_root[0](asked)
+    run.at_root[0](net)
+    assert (len(list(loader)), lines(run)) == (4, {})
+    net.eval()
+    assert (len(list(loader)), sum(lines(run).values())) == (1, 1)
+    net.train()
+    assert (len(list(loader)), sum(lines(run).values())) == (4, 1)
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -208,6 +230,8 @@ OF_MACHINE = {"allocator", "huge-pages"}
      {"wrapped": [{"static_graph": True}], "trains": True}),
     ({"no-saving"}, set(), {"calls": {"save": 2}, "trains": True}),
     ({"no-logging"}, set(), {"calls": {"logging": 2}, "trains": True}),
+    ({"no-evaluation"}, set(), {"calls": {"evaluation": 2}, "trains": True}),
+    ({"interop-threads"}, set(), {"calls": {"script": 1}, "trains": True}),
     (set(), {"waiting-threads", "bound-threads"}, {"threads": 1, "trains": True}),
     (set(), {"threads", "waiting-threads", "bound-threads"},
      {"threads": 1, "cores": 1, "trains": True}),

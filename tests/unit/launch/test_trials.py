@@ -232,12 +232,32 @@ def test_items_are_compared_where_a_step_has_more_of_them(make):
             made.item_s = made.step_s / (8 if chosen else 4)
             return made
 
-    wide = change("fast", results="different", by_items=True)
+    wide = change("fast", results="different", measure="item")
     made = make(Wide({"fast": 1.5}, noise=0.001, length=100), known=[wide])
     names = "verdict times_of before_s after_s run_gain_s break_even_steps"
     ((*words, before, after, gain, pays),) = told(made, names)
     assert (words, gain, pays) == (["gains", "item"], None, None)
     assert [before, after] == pytest.approx([0.025, 0.15 / 8], rel=0.01)
+
+
+def test_what_lies_between_steps_is_timed_where_a_change_is_about_it(make):
+    class Saving(Script):
+        def __call__(self, chosen, **how):
+            made = super().__call__(chosen, **how)
+            # All time from step to step differs more than steps do.
+            between = 0.0 if chosen else 0.1
+            made.run_s = made.step_s + between * math.exp(self.chance.gauss(0.0, 0.05))
+            return made
+
+    made = make(Saving({}, noise=0.001), known=[change("no-saving", measure="run", to_know=True)])
+    ((*words, before, after),) = told(made, "verdict times_of recommended before_s after_s")
+    assert words == ["gains", "run", False]
+    assert [before, after] == pytest.approx([0.2, 0.1], rel=0.1)
+    assert made.spread("run").deviation > 5 * made.spread().deviation
+    assert made.floor("run") != made.floor()
+    both = Arm("both", {"no-saving": None, "fast": None})
+    made._known["fast"] = change("fast")
+    assert made.measure(both) == "run"
 
 
 def test_gains_together_are_run_and_what_excludes_is_left(make):
