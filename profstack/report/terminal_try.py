@@ -9,6 +9,9 @@ from profstack.storage.schema.trials import TrialReport, TrialRow
 from profstack.units import format_bytes, format_seconds, format_share
 
 
+_TIMED = {"step": "a step", "item": "an item", "run": "a step with all that lies between steps"}
+
+
 def text(report: TrialReport) -> str:
     """Return the answer, the table, and the edits of what gains."""
     # The tabs of a diff are the file's.
@@ -24,7 +27,7 @@ def answer(report: TrialReport) -> str:
         count = len(report["trials"])
         return f"None of {count} changes was shown to make a step faster beyond noise."
     names = " and ".join(best["changes"]) if best in report["best"] else best["change"]
-    what = "an item" if best["times_of"] == "item" else "a step"
+    what = _TIMED[best["times_of"]]
     return f"{names}: {what} takes {_times(best)} ({_interval(best)})."
 
 
@@ -57,11 +60,11 @@ def _lines(report: TrialReport) -> Iterator[str]:
             "extent alone."
         )
     yield ""
-    yield f"{'change':<26}{'verdict':<9}{'step':<24}{'interval':<28}{'memory':<11}results"
+    yield f"{'change':<26}{'verdict':<9}{'step':<26}{'interval':<28}{'memory':<11}results"
     for row in [*report["trials"], *report["best"]]:
         name = " + ".join(row["changes"]) if row in report["best"] else row["change"]
         yield (
-            f"{name[:25]:<26}{row['verdict']:<9}{_steps(row):<24}{_interval(row):<28}"
+            f"{name[:25]:<26}{row['verdict']:<9}{_steps(row):<26}{_interval(row):<28}"
             f"{_memory(row):<11}{_results(row)}"
         )
         if row["reason"]:
@@ -91,7 +94,8 @@ def _steps(row: TrialRow) -> str:
     before, after = row["before_s"], row["after_s"]
     if before is None or after is None:
         return "-"
-    return f"{format_seconds(before)} -> {format_seconds(after)}"
+    of = {"step": "", "item": " (item)", "run": " (all)"}[row["times_of"]]
+    return f"{format_seconds(before)} -> {format_seconds(after)}{of}"
 
 
 def _results(row: TrialRow) -> str:

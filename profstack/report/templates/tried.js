@@ -11,7 +11,7 @@ const COLUMNS = [
   ownColumn("verdict", "verdict", "text", "gains and loses: beyond its interval and beyond what the plain script differs from itself"),
   ownColumn("before_s", "plain", "s", "median time of a step of the plain script", null, MEASURED),
   ownColumn("after_s", "with it", "s", "median time of a step with the change", null, MEASURED),
-  ownColumn("ratio", "of the plain", "share", "time of a step, or of an item, over the plain one", null, MEASURED),
+  ownColumn("ratio", "of the plain", "share", "time of a step over the plain one; of an item, or of all from step to step, where the change is about that", null, MEASURED),
   ownColumn("ci95_low", "at least", "share", "low end of its interval, shared among all changes", null, MEASURED),
   ownColumn("ci95_high", "at most", "share", "high end of that interval", null, MEASURED),
   ownColumn("results", "results", "text", "losses, gradients and outputs of the first steps beside those of the plain script"),
