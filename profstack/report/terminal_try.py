@@ -8,7 +8,6 @@ from profstack.report.screen import printable
 from profstack.storage.schema.trials import TrialReport, TrialRow
 from profstack.units import format_bytes, format_seconds, format_share
 
-
 _TIMED = {"step": "a step", "item": "an item", "run": "a step with all that lies between steps"}
 
 
