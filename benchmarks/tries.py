@@ -289,7 +289,7 @@ def one(case: str, words: Sequence[str], repeats: int, *, alone: bool) -> bool:
             ["git", "apply"], input=found["diff"], text=True, cwd=folder, check=False
         )
         hand, error = by_hand(before, folder / "bad.py", repeats, report["steps"])
-        low, high = found["ci95_low"], found["ci95_high"]
+        low, high = found["ci95_low"] or math.nan, found["ci95_high"] or math.nan
         # The ratio by hand is measured with an error of its own.
         is_within = low * math.exp(-2 * error) <= hand <= high * math.exp(2 * error)
         holds = (applied.returncode == 0, best is not None and best["changes"] == [remedy])
@@ -322,7 +322,7 @@ def nothing(count: int, words: Sequence[str]) -> int:
             text = re.sub(r"(?m)^STEPS = \d+", f"STEPS = {STEPS}", program.read_text("utf-8"))
             (folder / "bad.py").write_text(text, encoding="utf-8")
             report = tried(folder, [*words, *asked])
-            verdicts = [(row["verdict"], round(row["ratio"], 4)) for row in report["trials"]]
+            verdicts = [(row["verdict"], row["ratio"]) for row in report["trials"]]
             told += any(word == "gains" for word, _ in verdicts)
             floor = f"floor {report['floor']:.4f}, {report['plain_processes']} plain"
             print(f"{number:3} {program.parent.name:48}", floor, verdicts, flush=True)

@@ -56,6 +56,7 @@ class Seen:
     root: dict[str, Any] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     threads: int = 1
+    interop: int = 1
     cores: int = 1
     torch: str = ""
 

@@ -151,12 +151,13 @@ class _Source:
 
     def imports_torch(self) -> bool:
         """Return whether the file knows torch by this name."""
-        return any(
-            (alias.asname or alias.name.partition(".")[0]) == "torch"
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        )
+        return any(map(_imports_torch, ast.walk(self.tree)))
+
+
+def _imports_torch(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import) and any(
+        (alias.asname or alias.name.partition(".")[0]) == "torch" for alias in node.names
+    )
 
 
 def _name(call: ast.Call) -> str:
@@ -208,7 +209,8 @@ def _call(source: _Source, line: int, names: Collection[str]) -> ast.Call | None
 def _unwrapped(source: _Source, edit: Edit, line: int) -> str | None:
     """Call the function that a call is given, with the other arguments."""
     call = _call(source, line, {edit.callee})
-    if call is None or not call.args or isinstance(call.args[0], ast.Starred):
+    several = sum(_name(each) == edit.callee for each in source.around(line, (ast.Call,))) > 1
+    if call is None or several or not call.args or isinstance(call.args[0], ast.Starred):
         return None
     kept = [*call.args[1:], *(each for each in call.keywords if each.arg not in edit.unwraps)]
     function, *rest = [source.text[slice(*source.span(each))] for each in (call.args[0], *kept)]
@@ -294,12 +296,16 @@ def _makes(loop: ast.AST, name: str) -> bool:
 
 
 def _after_imports(source: _Source, added: str) -> str | None:
-    """Put a line behind the imports at the top of a file."""
-    imports = [node for node in source.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    if not imports:
+    """Put a line behind the import of torch at the top of a file, and those that follow it."""
+    last, end = 0, source.end
+    for node in source.tree.body:
+        is_import = isinstance(node, (ast.Import, ast.ImportFrom))
+        if is_import and (last or _imports_torch(node)):
+            last = node.end_lineno or node.lineno
+        elif last:
+            break
+    if not last:
         return None
-    last = max(node.end_lineno or node.lineno for node in imports)
-    end = source.end
     return "".join([*source.lines[:last], f"{end}{added}{end}", *source.lines[last:]])
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from profstack.changes.contract import Change, Run, Seen
@@ -62,25 +61,58 @@ NO_LOGGING = Change(
 )
 
 
+class Evaluations:
+    """Tells the batches of an evaluation from those of a training."""
+
+    def __init__(self, torch: Any) -> None:
+        self._models: list[Any] = []
+        self._trained: list[Any] = []
+        self._loader = torch.utils.data.DataLoader
+
+    def root(self, model: Any) -> None:
+        """Take a model that the script calls."""
+        self._models.append(model)
+
+    def follow(self, evaluated: Callable[[], bool]) -> None:
+        """Ask after each evaluation's first batch whether the evaluation is to end there."""
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(self._trains)
+        iterate = self._loader.__iter__
+
+        @functools.wraps(iterate)
+        def __iter__(loader: Any) -> Any:
+            batches = iterate(loader)
+            return self._batches(batches, evaluated) if self._now() else batches
+
+        self._loader.__iter__ = __iter__
+
+    def _batches(self, batches: Any, evaluated: Callable[[], bool]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            # A model may be put into training mode after the first batch was taken.
+            if number == 1 and self._now() and evaluated():
+                return
+            yield batch
+
+    def _trains(self, *step: Any) -> None:
+        known = {id(each) for each in self._trained}
+        self._trained += [each for each in self._models if each.training and id(each) not in known]
+
+    def _now(self) -> bool:
+        """Return whether all models that were in training mode at a step are so no longer."""
+        return bool(self._trained) and not any(each.training for each in self._trained)
+
+
 def _one_batch(run: Run) -> None:
     """End each evaluation after its first batch: the script has results of some kind."""
-    loader, models = run.torch.utils.data.DataLoader, list[Any]()
-    iterate = loader.__iter__
 
-    @functools.wraps(iterate)
-    def __iter__(self: Any) -> Iterator[Any]:
-        if not is_evaluating(models):
-            return iterate(self)
+    def evaluated() -> bool:
         run.took_hold()
-        return itertools.islice(iterate(self), 1)
+        return True
 
-    loader.__iter__ = __iter__
-    run.once_at_root(lambda model: models.append(model) if model.training else None)
-
-
-def is_evaluating(models: Sequence[Any]) -> bool:
-    """Return whether models that were in training mode when first called are so no longer."""
-    return bool(models) and not any(each.training for each in models)
+    evaluations = Evaluations(run.torch)
+    evaluations.follow(evaluated)
+    run.once_at_root(evaluations.root)
 
 
 NO_EVALUATION = Change(

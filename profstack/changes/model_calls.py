@@ -192,6 +192,7 @@ _OF_CHECKPOINT = (
     "determinism_check",
     "debug",
     "preserve_rng_state",
+    "early_stop",
 )
 
 

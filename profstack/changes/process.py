@@ -22,7 +22,7 @@ from typing import Any, TypedDict
 from profstack.changes.built_in import changes
 from profstack.changes.compilation import repeated_block
 from profstack.changes.contract import Run, Seen, Value, device_of
-from profstack.changes.left_out import is_evaluating
+from profstack.changes.left_out import Evaluations
 from profstack.changes.results import Fingerprint, nudge
 from profstack.environment import peak_rss_bytes, usable_cores
 from profstack.guard import (
@@ -239,7 +239,7 @@ class _Observer:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.seen = Seen(cores=usable_cores() or 1, torch=str(torch.__version__))
-        self._models: list[Any] = []
+        self._evaluations = Evaluations(torch)
         self._run = Run(torch, None, {})
         self._begun = time.perf_counter()
 
@@ -253,15 +253,9 @@ class _Observer:
         when_imported("torch.nn.parallel.distributed", self._distributed)
         if "torch.nn.parallel.distributed" in sys.modules:
             self._distributed(sys.modules["torch.nn.parallel.distributed"])
-        self._count(
-            torch.utils.data.DataLoader,
-            "__iter__",
-            "evaluation",
-            when=lambda _: is_evaluating(self._models),
-        )
+        self._evaluations.follow(self._evaluated)
         self._count(torch, "save", "save")
-        for name in ("script", "trace", "load"):
-            self._count(torch.jit, name, "script")
+        self._count(torch, "set_num_interop_threads", "interop")
         self._count(torch, "compile", "compile", through=("torch",))
         self._count(torch.nn.Module, "compile", "compile", through=("torch",))
         self._count(torch.Tensor, "backward", "backward")
@@ -385,8 +379,9 @@ class _Observer:
     def root(self, model: Any) -> None:
         """Note a model that is called; the one with most parameters is the run's."""
         torch, size = self._torch, parameter_count(model) or 0
-        if model.training:
-            self._models.append(model)
+        self._evaluations.root(model)
+        if any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
+            self.seen.calls["script"] = 1
         if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
             self.seen.calls["calls with gradients"] = 1
         if self.seen.root and size <= self.seen.root["parameters"]:
@@ -402,8 +397,13 @@ class _Observer:
             "line": caller.f_lineno if caller is not None else None,
         }
 
+    def _evaluated(self) -> bool:
+        self.seen.calls["evaluation"] = self.seen.calls.get("evaluation", 0) + 1
+        return False
+
     def end(self) -> Seen:
         """Return what was seen."""
+        self.seen.interop = self._torch.get_num_interop_threads()
         self.seen.trains = bool(self.seen.calls.get("backward"))
         self.seen.threads = self._torch.get_num_threads()
         return self.seen

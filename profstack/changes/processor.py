@@ -65,10 +65,11 @@ INTEROP = Change(
     "equal",
     lambda seen: (
         _on_cpu(seen)
-        or (None if seen.calls.get("script") else "nothing compiled by torch.jit can fork")
+        or ("the script sets it" if seen.calls.get("interop") else None)
+        or (None if seen.calls.get("script") else "no module of torch.jit can fork")
     ),
     _interop,
-    values=lambda seen: sorted({1, max(seen.cores, 1), 2 * seen.cores} - {0}),
+    values=lambda seen: sorted({1, seen.cores, 2 * seen.cores} - {0, seen.interop}),
     edit=Edit(line="torch.set_num_interop_threads({value})"),
 )
 

@@ -222,9 +222,10 @@ def judged(found: float, kind: Kind, digits: float = LIMITS["digits"]) -> tuple[
 def nudge(torch: Any, model: Any) -> None:
     """Change the last digit of every parameter, up or down at random; no stream is drawn from."""
     generators: dict[Any, Any] = {}
+    kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     with torch.no_grad():
         for each in model.parameters():
-            if not each.is_floating_point():
+            if each.dtype not in kinds:
                 continue
             if each.device not in generators:
                 generators[each.device] = torch.Generator(each.device).manual_seed(0)

@@ -105,6 +105,9 @@ def _as_tried(found: Finding, tried: TrialReport | None, step_s: float | None) -
         "at_most_share": best["ci95_high"],
     }
     judged: Finding = {**found, "evidence": [*found["evidence"], shown]}
+    if best["times_of"] == "run":
+        # Of all time from step to step: no part of a clean step.
+        return judged
     if best["verdict"] == "gains":
         return {**judged, "gain_s": step_s * (1.0 - ratio), "gain_is": "measured"}
     if best["ci95_low"] is not None and best["ci95_low"] > 1.0 - _NO_GAIN:

@@ -26,7 +26,7 @@ def report_of(trials: Trials, arguments: Sequence[str], seconds: float) -> Trial
         "schema_version": VERSION,
         "command": presentable_argv(list(arguments)),
         "steps": trials.steps,
-        "floor": trials.floor() if trials.again.times() else None,
+        "floor": trials.largest_floor if trials.again.times() else None,
         "confidence": trials.confidence,
         "plain_processes": len(trials.plain.processes) + len(trials.again.processes),
         "plain_results": (
@@ -52,7 +52,7 @@ def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
         return "same", f"only {made} in the budget: not told"
     if low is None or high is None:
         return "same", arm.closed
-    floor = trials.floor(trials.measure(arm))
+    floor = trials.largest_floor
     if high < 1.0 - floor:
         return "gains", None
     if low > 1.0 + floor:
@@ -92,7 +92,7 @@ def _row(trials: Trials, arm: Arm) -> TrialRow:
         "ci95_low": found.low,
         "ci95_high": found.high,
         "processes": len(arm.processes),
-        "run_gain_s": None if by_items else _of_run(trials, before, after),
+        "run_gain_s": _of_run(trials, before, after) if of == "step" else None,
         "first_step_s": first,
         "break_even_steps": None if by_items else _break_even(before, after, plain_first, first),
         "peak_rss_bytes": _peak(arm.processes, "peak_rss_bytes"),

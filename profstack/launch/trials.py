@@ -310,7 +310,7 @@ class Trials:
         found = self.ratio(arm, max(CLEAR, self.confidence))
         if found.low is None or found.high is None:
             return None
-        floor = self.floor(self.measure(arm))
+        floor = self.largest_floor
         if found.high < 1.0 - floor or found.low > 1.0 + floor:
             return "it is clear"
         return "it is the same" if found.low > 1.0 - SAME and found.high < 1.0 + SAME else None
@@ -326,6 +326,12 @@ class Trials:
         if not plain or not again:
             return 0.0
         return abs(math.exp(fmean(map(math.log, again)) - fmean(map(math.log, plain))) - 1.0)
+
+    @property
+    def largest_floor(self) -> float:
+        """The largest floor of what was timed: no change gains or loses less."""
+        timed: set[Measure] = {"step", *map(self.measure, self.arms)}
+        return max(map(self.floor, timed))
 
     def ratio(self, arm: Arm, confidence: float | None = None) -> Ratio:
         """Return an arm's time of a step over the plain one's, with its interval.
@@ -363,7 +369,14 @@ class Trials:
     @property
     def digits(self) -> float:
         """The largest difference of results that is one of the last digits in this script."""
-        carried = difference(self._nudged, self.plain_results[0]) if self.plain_results else None
+        if not self.plain_results:
+            return digits_limit(None)
+        # The first run may have made fewer steps.
+        plain = {
+            name: rows[: len(self._nudged.get(name, ()))]
+            for name, rows in self.plain_results[0].items()
+        }
+        carried = difference(self._nudged, plain)
         # Infinite where other results are there at all, which tells nothing of digits.
         return digits_limit(carried if carried is not None and math.isfinite(carried) else None)
 
@@ -426,7 +439,7 @@ class Trials:
         if code:
             found.said = _last_words(printed, code)
         elif (recording / DATABASE).is_file():
-            _read(recording, found)
+            read_process(recording, found)
         else:
             found.code, found.said = 1, "it never imported torch"
         shutil.rmtree(recording, ignore_errors=True)
@@ -456,7 +469,7 @@ def _last_words(printed: Path, code: int) -> str:
     return f"{said[:200]} ({end})" if said else end
 
 
-def _read(recording: Path, found: Process) -> None:
+def read_process(recording: Path, found: Process) -> None:
     """Read the times of a process from its recording, and what its trial told."""
     recorded = Recorded(recording)
     clean = clean_steps(recorded)
@@ -464,11 +477,10 @@ def _read(recording: Path, found: Process) -> None:
     times = known_times([*clean.steps, *clean.paused], clean.clock)
     found.steps = len(recorded.steps)
     found.step_s = fmean(times) if times else None
-    # Without the first, which ends the start.
-    passed = [row for row in recorded.steps[1:] if row["wall_s"]]
-    trained = [row for row in passed if row["phase"] == "train"] or passed
-    if trained:
-        found.run_s = sum(row["wall_s"] for row in passed) / len(trained)
+    # All loops together, by the steps of the first one.
+    passed = [row for row in recorded.table("steps") if row["step"] >= clean.warm_from]
+    own = sum(row["plan"] == recorded.plan for row in passed)
+    found.run_s = sum(row["wall_s"] or 0.0 for row in passed) / own if own else None
     sizes = [row["batch_size"] for row in clean.steps if row["batch_size"]]
     if found.step_s is not None and sizes:
         found.item_s = found.step_s / fmean(sizes)
@@ -489,10 +501,10 @@ def ratio_of(
     if not before or not after:
         return Ratio(None, None, None)
     logs = [np.log(np.asarray([side], dtype=np.float64)) for side in (before, after)]
-    centre = float(logs[1].mean() - logs[0].mean())
     if not spread.deviation or min(len(before), len(after)) < 2:
-        return Ratio(math.exp(centre), None, None)
+        return Ratio(math.exp(float(logs[1].mean() - logs[0].mean())), None, None)
     first, second = (means(side, spread) for side in logs)
+    centre = float(second.values[0] - first.values[0])
     reach = float(difference_reach(first, second, confidence)[0])
     return Ratio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
 

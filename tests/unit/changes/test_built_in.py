@@ -151,21 +151,25 @@ def test_operators_side_by_side_are_set_once(make, monkeypatch):
     monkeypatch.setattr(torch, "set_num_interop_threads", asked.append)
     assert sum(lines(make("interop-threads", 3)).values()) == 1
     assert asked == [3]
-    assert CHANGES["interop-threads"].values(Seen(cores=4)) == [1, 4, 8]
-    assert CHANGES["interop-threads"].values(Seen(cores=1)) == [1, 2]
+    assert CHANGES["interop-threads"].values(Seen(cores=4, interop=4)) == [1, 8]
+    assert CHANGES["interop-threads"].values(Seen(cores=1, interop=3)) == [1, 2]
 
 
 def test_an_evaluation_ends_after_its_first_batch(make):
     net, asked, loader = nn.Linear(2, 1), nn.Linear(2, 1).eval(), DataLoader(ROWS, batch_size=2)
-    run = make("no-evaluation")
-    # A model that was never in training mode is no sign of an evaluation.
-    run.at_root[0](asked)
-    run.at_root[0](net)
+    run, descent = make("no-evaluation"), torch.optim.SGD(net.parameters(), lr=0.1)
+    # A model that is never trained is no sign of an evaluation, nor one before the training.
+    for model in (asked, net.eval()):
+        run.at_root[0](model)
+    assert (len(list(loader)), lines(run)) == (4, {})
+    net.train()
+    descent.step()
     assert (len(list(loader)), lines(run)) == (4, {})
     net.eval()
     assert (len(list(loader)), sum(lines(run).values())) == (1, 1)
-    net.train()
-    assert (len(list(loader)), sum(lines(run).values())) == (4, 1)
+    # A training whose model is put into training mode after its first batch.
+    assert len([net.train() for _ in loader]) == 4
+    assert sum(lines(run).values()) == 1
 
 
 class Block(nn.Module):
@@ -232,6 +236,7 @@ OF_MACHINE = {"allocator", "huge-pages"}
     ({"no-logging"}, set(), {"calls": {"logging": 2}, "trains": True}),
     ({"no-evaluation"}, set(), {"calls": {"evaluation": 2}, "trains": True}),
     ({"interop-threads"}, set(), {"calls": {"script": 1}, "trains": True}),
+    (set(), set(), {"calls": {"script": 1, "interop": 1}, "trains": True}),
     (set(), {"waiting-threads", "bound-threads"}, {"threads": 1, "trains": True}),
     (set(), {"threads", "waiting-threads", "bound-threads"},
      {"threads": 1, "cores": 1, "trains": True}),

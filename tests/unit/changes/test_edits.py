@@ -85,6 +85,7 @@ def test_an_edit_changes_its_place_alone(tmp_path, name, line, value, gone, new)
     ("workers", 1, SEEN, "a = 1\rDataLoader(r)\n", "carriage returns"),
     ("huge-pages", 1, SEEN, TEXT, "environment"),
     ("no-checkpointing", 1, SEEN, "checkpoint(*both)\n", "no call with a function"),
+    ("no-checkpointing", 1, SEEN, "checkpoint(f, x) + checkpoint(g, x)\n", "no call"),
     ("no-checkpointing", 1, SEEN, "checkpoint(b, x, **options)\n", "no call with a function"),
     ("workers", 1, SEEN, "def (", "no Python"),
 )
@@ -111,6 +112,8 @@ def test_without_a_fitting_place_there_is_a_reason_and_no_edit(
     ("batch-size", 2, "DataLoader(batch_size=a + b)\n", "DataLoader(batch_size=2 * (a + b))\n"),
     ("no-checkpointing", None, "x = checkpoint(b, x, *y, use_reentrant=False, mask=m)\n",
      "x = b(x, *y, mask=m)\n"),
+    ("threads", 2, "import os\nimport torch\nfrom a import b\nx = 1\nimport c\n",
+     "import os\nimport torch\nfrom a import b\n\ntorch.set_num_threads(2)\nx = 1\nimport c\n"),
     ("no-checkpointing", None, "cp.checkpoint(lambda a: a + 1, 2)\n", "(lambda a: a + 1)(2)\n"),
     ("channels-last", None, "import torch\r\nwhile 1:\r\n    net(x)\r\n",
      "import torch\r\nnet.to(memory_format=torch.channels_last)\r\nwhile 1:\r\n    net(x)\r\n"),

@@ -107,7 +107,7 @@ TRIED = {
     "wrong": ("gains", 0.5, False, 0.4), "compile": ("same", 0.98, False, 0.951),
     "noisy": ("same", 0.6, False, 0.3), "unsure": ("same", 0.97, False, 0.949),
     "workers": ("breaks", None, False, None), "batch": ("loses", 1.3, False, 1.2),
-    "idle": ("same", 0.9, False, None),
+    "idle": ("same", 0.9, False, None), "persistent": ("gains", 0.5, True, 0.4),
 }  # fmt: skip
 
 
@@ -123,12 +123,15 @@ TRIED = {
     ("data-starved", "workers", 0.25, "estimated"),
     ("recompilations", "", 0.25, "estimated"),
     ("no-kv-cache", "batch", 0.0, "measured"),
+    # A share of all time from step to step is none of a clean step.
+    ("worker-starts", "persistent", 0.25, "estimated"),
 )
 def test_a_remedy_that_was_tried_gives_its_finding_the_measured_gain(
     recorded, monkeypatch, slug, remedies, gain, is_
 ):
     rows = [
         {"change": name, "verdict": verdict, "ratio": ratio, "ci95_high": 1.1,
+         "times_of": "run" if name == "persistent" else "step",
          "findings": [slug] if name in remedies.split() else ["too-short-or-noisy"],
          "recommended": recommended} | {"ci95_low": low}
         for name, (verdict, ratio, recommended, low) in TRIED.items()

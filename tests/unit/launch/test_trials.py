@@ -8,8 +8,9 @@ import pytest
 from profstack.changes.contract import Change, Edit
 from profstack.errors import TargetError
 from profstack.launch import trial_report, trials
-from profstack.launch.trials import Arm, Plan, Process, Trials, ratio_of
+from profstack.launch.trials import Arm, Plan, Process, Trials, ratio_of, read_process
 from profstack.stats.processes import Prior
+from tests.support.recordings import Run
 from tests.support.tables import cases, of
 
 SEEN = {"root": {"name": "net"}, "cores": 4}
@@ -40,7 +41,8 @@ class Script:
         told = {"held": held, "seen": SEEN, "results": results if names else RESULTS, "failed": {}}
         told |= {"peak_rss_bytes": 100 + len(names)}
         first_s = 3.0 if "slow_first" in chosen else 0.2
-        return Process(made, step_s, step_s / 4, first_s, 5.0 + made * step_s, 0, "", told)
+        times = {"step_s": step_s, "item_s": step_s / 4, "run_s": step_s, "first_s": first_s}
+        return Process(made, **times, wall_s=5.0 + made * step_s, told=told)
 
 
 def change(name, **more):
@@ -201,7 +203,7 @@ def test_last_digits_are_as_large_as_the_script_carries_them(make, carried, loss
 
 
 def test_few_processes_tell_nothing(make):
-    made = make(Script({"fast": 0.5}), "fast", budget_s=45.0, steps=20)
+    made = make(Script({"fast": 0.5}), "fast", budget_s=55.0, steps=20)
     reason = "only 2 of 3 processes were run in the budget: not told"
     assert told(made, "verdict recommended reason") == [["same", False, reason]]
 
@@ -258,6 +260,23 @@ def test_what_lies_between_steps_is_timed_where_a_change_is_about_it(make):
     both = Arm("both", {"no-saving": None, "fast": None})
     made._known["fast"] = change("fast")
     assert made.measure(both) == "run"
+
+
+def test_a_process_is_read_with_all_that_lies_between_its_steps(tmp_path):
+    run = Run(tmp_path / "r")
+    # Two steps with evaluation in them, and five of another loop.
+    run.slice("clean", [0.11 if at % 20 == 9 else 0.01 for at in range(40)],
+              flags={9: "eval", 29: "eval"})  # fmt: skip
+    run.begin_plan("module", "eval")
+    run.slice("clean", [0.02] * 5)
+    run.close()
+    (tmp_path / "r" / "logs" / "trial.json").write_text('{"results": {"losses": [1]}}')
+    found = Process()
+    read_process(tmp_path / "r", found)
+    assert (found.steps, found.results) == (40, {"losses": [1]})
+    assert found.step_s == pytest.approx(0.01)
+    assert found.item_s == pytest.approx(0.01 / 32)
+    assert found.run_s == pytest.approx((38 * 0.01 + 2 * 0.11 + 5 * 0.02) / 40)
 
 
 def test_gains_together_are_run_and_what_excludes_is_left(make):
