@@ -89,7 +89,7 @@ def _say(text: str) -> None:
 
 
 def child_environment(*folders: Path) -> dict[str, str]:
-    # What this Python finds by the caller's path, the programs have to find, too.
+    """The programs' environment: what this Python finds by the caller's path they find, too."""
     before = [each for each in (os.environ.get("PYTHONPATH"),) if each]
     paths = [*map(str, (CHECKOUT, *folders)), *before]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -5,7 +5,11 @@
   const settle = async () => {
     await new Promise((done) => setTimeout(done, 0));
     for (let turn = 0; turn < 1000 && document.querySelector("main[aria-busy]"); turn += 1) await new Promise((done) => setTimeout(done, 5));
-    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    // A browser without a window may leave a frame out.
+    await new Promise((done) => {
+      requestAnimationFrame(() => setTimeout(done, 0));
+      setTimeout(done, 500);
+    });
   };
   const goTo = async (address) => {
     if (location.hash === address) history.replaceState(null, "", "#");
