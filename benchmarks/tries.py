@@ -219,7 +219,7 @@ BREAKS = {
     ),
 }
 # A package whose changes do nothing, as many as usually apply to a program.
-NOTHING = [f"nothing-{number}" for number in range(6)]
+NOTHING = [f"nothing-{number}" for number in range(4)]
 _PACKAGE = """
 from profstack.changes.contract import Change
 
@@ -302,7 +302,7 @@ def one(case: str, words: Sequence[str], repeats: int, *, alone: bool) -> bool:
         return all(holds) and is_within
 
 
-def nothing(count: int, words: Sequence[str]) -> int:
+def nothing(count: int, first: int, words: Sequence[str]) -> int:
     """Try what changes nothing; return how many invocations told a gain."""
     told = 0
     programs = sorted(PROGRAMS.glob("*/mended.py"))
@@ -315,7 +315,7 @@ def nothing(count: int, words: Sequence[str]) -> int:
         lines = [f"{name} = nothing_tried:{name.replace('-', '_')}\n" for name in NOTHING]
         (facts / "entry_points.txt").write_text("[profstack.changes]\n" + "".join(lines), "utf-8")
         os.environ["PYTHONPATH"] = packages
-        for number in range(count):
+        for number in range(first, first + count):
             program = programs[number % len(programs)]
             folder = Path(packages) / f"work-{number}"
             folder.mkdir()
@@ -357,6 +357,7 @@ def main() -> None:
     parser.add_argument("--budget", default="5m")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of processes by hand")
     parser.add_argument("--nothing", type=int, metavar="N")
+    parser.add_argument("--first", type=int, default=0, help="the first mended program of these")
     parser.add_argument("--breaks", action="store_true", help="try changes that break programs")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -364,7 +365,7 @@ def main() -> None:
     os.environ.update(KEEPS_PAGES)
     words = ["--budget", options.budget]
     if options.nothing:
-        told = nothing(options.nothing, words)
+        told = nothing(options.nothing, options.first, words)
         print(f"{told} of {options.nothing} invocations told a gain of changes that do nothing")
         return
     if options.breaks:
