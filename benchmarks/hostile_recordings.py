@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import json
 import os
 import random
 import resource
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -64,6 +66,7 @@ _COMMANDS = {
 }  # fmt: skip
 Damage = Callable[[Path], object]
 sql, fact = hostile.sql, hostile.fact
+DATABASE, REPORT = hostile.DATABASE, "report.json"
 _COUNTING = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 _STEPS = "step, plan, phase, slice, started_s, wall_s, cpu_s, device_s, wait_s, batch_size, shape"
 
@@ -72,7 +75,7 @@ def _every_table(statement: str) -> Damage:
     """Return a damage: a statement for every table but that of facts."""
 
     def damage(folder: Path) -> None:
-        with closing(sqlite3.connect(folder / hostile.DATABASE)) as database:
+        with closing(sqlite3.connect(folder / DATABASE)) as database:
             names = [name for name in hostile.schema_of(database) if name != "facts"]
         sql(*(f'{statement} "{name}"' for name in names))(folder)
 
@@ -193,6 +196,110 @@ REPORTS = {
 }
 
 
+# Damages drawn from a seed: a value of a wrong type or size in any column, fact or field of any
+# file, or damaged bytes.
+
+_VALUES: tuple[object, ...] = (
+    None, 0, -1, 1, 7, 1 << 31, 1 << 53, (1 << 63) - 1, -(1 << 63), 0.5, -1.0, 1e30, 1e308, 9e999,
+    -9e999, "", "x", "eval", "[]", "{", '{"a": 1}', "\x1b", "~", "torch", "clean", "a/b.py",
+    b"\0\xff", "\udcff", "9" * 400,
+)  # fmt: skip
+_TEXTS = (
+    "3", '"x"', "[1, 2, 3]", '{"a": 1}', "null", "NaN", "-Infinity", hostile.DEEP, "9" * 4000,
+    "9" * 6000, "1e999", '"\\ud800"', "{", "", '"eval"', "[]", "{}", "-1", "0.5", "true",
+    '"clean"', "1e30", "[[]]",
+)  # fmt: skip
+
+
+def random_damage(folder: Path, chance: random.Random) -> list[str]:
+    """Damage a recording in one to three ways drawn from `chance`; return them in words."""
+    kinds = (_any_cells, _any_fact, _any_field, _any_field, _any_bytes)
+    return [chance.choice(kinds)(folder, chance) for _ in range(chance.choice((1, 1, 2, 3)))]
+
+
+def _any_cells(folder: Path, chance: random.Random) -> str:
+    """Put a value into a column: into all rows, or into some."""
+    value: Any = chance.choice(_VALUES)
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogatepass")
+    try:
+        with closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as database:
+            tables = hostile.schema_of(database).items()
+            table, columns = chance.choice([each for each in tables if each[1]])
+            name, kind = chance.choice(columns)
+            where = chance.choice(("1", "1", f"rowid % 7 = {chance.randrange(7)}", "rowid = 1"))
+            put = "CAST(? AS TEXT)" if isinstance(value, bytes) and kind == "TEXT" else "?"
+            statement = f'UPDATE "{table}" SET "{name}" = {put} WHERE {where}'
+            if chance.random() < 0.1:
+                statement, value = f'DELETE FROM "{table}" WHERE {where} AND ? IS NOT 3', 1
+            database.execute(statement, (value,))
+    except (sqlite3.Error, IndexError) as error:
+        return f"nothing ({error})"
+    return f"{statement} with {str(value)[:40]}"
+
+
+def _any_fact(folder: Path, chance: random.Random) -> str:
+    """Put JSON into a place of a fact."""
+    try:
+        with closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as database:
+            facts = database.execute("SELECT key, value FROM facts").fetchall()
+            key, value = chance.choice(facts)
+            text, words = _changed(value, chance)
+            database.execute("UPDATE facts SET value = ? WHERE key = ?", (text, key))
+    except (sqlite3.Error, ValueError, IndexError, TypeError, RecursionError) as error:
+        return f"nothing ({error})"
+    return f"fact {key}: {words}"
+
+
+def _any_field(folder: Path, chance: random.Random) -> str:
+    """Put JSON into a place of a file."""
+    logs = [f"logs/{name}.json" for name in ("run", "peaks", "options")]
+    name = chance.choice((REPORT, REPORT, REPORT, *logs))
+    path = folder / name
+    try:
+        text, words = _changed(path.read_text(), chance)
+    except (ValueError, OSError, RecursionError) as error:
+        return f"nothing ({error})"
+    path.write_text(text)
+    return f"{name}: {words}"
+
+
+def _changed(text: str, chance: random.Random) -> tuple[str, str]:
+    """Return JSON with one value or key changed, and what was changed."""
+    root = {"": json.loads(text)}
+    place: Any = root
+    key: Any = ""
+    path: list[str] = []
+    while isinstance(place[key], (dict, list)) and place[key] and chance.random() < 0.9:
+        place = place[key]
+        key = chance.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        path.append(str(key))
+    if path and isinstance(place, dict) and chance.random() < 0.2:
+        del place[key]
+        return json.dumps(root[""]), f"without {'.'.join(path)}"
+    new = chance.choice(_TEXTS)
+    place[key] = "<HERE>"
+    return json.dumps(root[""]).replace('"<HERE>"', new), f"{'.'.join(path)} is {new[:40]}"
+
+
+def _any_bytes(folder: Path, chance: random.Random) -> str:
+    """Change some bytes of a file, or cut it."""
+    path = folder / chance.choice((DATABASE, DATABASE, DATABASE, REPORT, "logs/run.json"))
+    content = bytearray(path.read_bytes())
+    if not content:
+        return "nothing"
+    if chance.random() < 0.2:
+        path.write_bytes(content[: chance.randrange(len(content))])
+        return f"{path.name} cut"
+    # The header and the roots of tables are near the begin.
+    most = chance.choice((100, 4096, len(content), len(content)))
+    places = [chance.randrange(min(most, len(content))) for _ in range(chance.choice((1, 4, 64)))]
+    for place in places:
+        content[place] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+    path.write_bytes(content)
+    return f"{path.name} at {places[:4]}"
+
+
 class Bench:
     """Runs commands on damaged copies of a recording."""
 
@@ -281,7 +388,7 @@ def _drawn(seeds: Iterable[int]) -> Iterator[tuple[str, str, Damage]]:
     for seed in seeds:
         chance = random.Random(seed)
         command = chance.choice(every)
-        yield f"seed {seed}", command, partial(hostile.random_damage, chance=chance)
+        yield f"seed {seed}", command, partial(random_damage, chance=chance)
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.support.full_report import full
-from tests.support.reports import records
+from tests.support.reports import rows as records
 
 _TYPES = ("Block", "Linear", "LayerNorm", "Dropout", "GELU", "Conv2d")
 _MODULES = (
@@ -28,7 +28,7 @@ def large(modules: int, functions: int, operators: int) -> Any:
         return most / (at + 1) * chance.random()
 
     def add(table: str, names: str, rows: Sequence[tuple[Any, ...]], **same: Any) -> None:
-        tables[table] += records(table, names, rows, **same)
+        tables[table] += records(table, names, *rows, **same)
 
     paths = ["Large"]
     for at in range(1, modules):

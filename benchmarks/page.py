@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import random
 import statistics
 import sys
 import tempfile
@@ -75,14 +76,42 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _large_comparison(modules: int, functions: int, operators: int) -> Any:
+    """The comparison of two very large runs; few rows take much, most take next to nothing."""
+    from tests.support.comparisons import change, comparison, table, table_row
+
+    chance, made = random.Random(5), comparison()
+    paths = ["Large"]
+    for at in range(1, modules):
+        paths.append(f"{paths[(at - 1) // 4]}.{at}")
+
+    def rows(names: list[str], most: float) -> list[Any]:
+        found = []
+        for at, name in enumerate(names):
+            before = most / (at + 1) * chance.random()
+            ratio = chance.choice((1.0, 1.0, 0.7, 1.01, 1.4))
+            figures = change(before, before * ratio, abs(ratio - 1) > 0.05)
+            place = {"file": f"pack{at % 60}/mod{at % 900}.py", "line": at % 1_500 + 1}
+            found.append(table_row(name, figures, **place))
+        return found
+
+    named = [f"function_{at} (pack{at % 60}/mod{at % 900}.py)" for at in range(functions)]
+    shaped = [f"aten::op{at % 500} [[{at}, 64], [64, {at % 97}]]" for at in range(operators)]
+    made["tables"] = [
+        table("modules", "Modules", "s", rows(paths, 0.4)),
+        table("operators", "Operators", "s", rows(shaped, 0.1)),
+        table("functions", "Functions", "s", rows(named, 0.2)),
+    ]
+    return made
+
+
 def _write(page: Path, chosen: argparse.Namespace) -> None:
     """Make the report and write its page, and say how long the page alone took."""
     sizes = (chosen.modules, chosen.functions, chosen.operators)
     if chosen.comparison:
         from profstack.report import compare_page
-        from tests.support import comparisons
 
-        comparison = comparisons.large(*sizes)
+        comparison = _large_comparison(*sizes)
         tables = {table["name"]: table["rows"] for table in comparison["tables"]}
         began = time.perf_counter()
         compare_page.write(comparison, page)

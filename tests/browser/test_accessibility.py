@@ -16,24 +16,8 @@ from tests.support.rank_reports import of_ranks
 
 # What `make test` installs beside the environment: a package that only carries axe-core.
 AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
-# Whatever its gravity: the page has nothing left that axe-core knows of. But axe takes ways of the
-# navigation that are scrolled out of sight in a narrow window for ways to skip.
-_RUN = """
-axe.run(WHERE, {resultTypes: ['violations'], selectors: false, preload: false, ...OPTIONS}).then(
-  (found) => found.violations.filter((one) => one.id !== 'skip-link').map((one) => [one.id,
-    one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3)]))
-"""
 # What colours and the width of the window can change.
 _LOOKS = "{runOnly: ['color-contrast', 'scrollable-region-focusable']}"
-# All is unfolded; of the rows of a table some are enough.
-_OPEN = """
-for (const one of document.querySelectorAll('.view details')) one.open = true;
-for (const one of document.querySelectorAll('.view tbody tr:nth-child(n + 3)')) one.remove()
-"""
-_LEVELS = """
-[...document.querySelectorAll('h1, .view:not([hidden]) :is(h2, h3, h4, h5, h6)')].filter(one =>
-  one.getClientRects().length).map(one => Number(one.tagName[1]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +50,17 @@ def test_axe_finds_nothing_and_headings_go_down_one_level_at_a_time(written, wid
         page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
         for view in views:
             page.go(view)
-            levels = page.evaluate(_LEVELS)
+            levels = page.evaluate(snippet("heading_levels"))
             assert levels[:2] == [1, 2]
             assert all(to <= at + 1 for at, to in pairwise(levels)), (view, levels)
-            page.evaluate(_OPEN)
+            # All is unfolded; of the rows of a table some are enough.
+            page.evaluate(snippet("unfolded"))
             # What reaches beyond the window without anything to scroll it with.
             assert page.evaluate(snippet("beyond")) == [True, []], (path.name, view)
             where = "document" if view in ("all", "overview") else f"'#view-{view}'"
-            run = _RUN.replace("WHERE", where).replace("OPTIONS", rules)
+            # Whatever its gravity. But axe takes ways of the navigation that are scrolled out of
+            # sight in a narrow window for ways to skip.
+            run = snippet("axe_found").replace("WHERE", where).replace("OPTIONS", rules)
             assert page.evaluate(run) == [], (path.name, view)
     assert page.errors() == []
 

@@ -49,11 +49,8 @@ def test_modes_are_peaks_above_the_valleys_and_intervals_on_one_scale(lab):
     def at(value):
         return pytest.approx(100 * (value - 0.010 + room) / (0.010 + 2 * room), rel=1e-4)
 
-    wanted = [
-        ["range", at(0.011)], ["dot", at(0.010)], ["dot", at(0.013)], ["point", at(0.012)],
-        ["point", at(0.015)],
-    ]  # fmt: skip
-    assert found == wanted
+    first = [["range", at(0.011)], ["dot", at(0.010)], ["dot", at(0.013)], ["point", at(0.012)]]
+    assert found == [*first, ["point", at(0.015)]]
 
 
 def test_charts_have_the_samples_where_they_are(lab):
@@ -65,10 +62,8 @@ def test_charts_have_the_samples_where_they_are(lab):
     assert [bars["y"], beyond["y"]] == [BARS["counts"], [1]]
     assert beyond["x"][0] > 0.018
     assert modes["x"] == pytest.approx([0.0125, 0.0165], abs=0.0011)
-    points = [
-        point(5, 0.004), point(6, 0.005, outlier=True), point(7, 0.041, flags="eval"),
-        point(9, None),
-    ]  # fmt: skip
+    points = [point(5, 0.004), point(6, 0.005, outlier=True), point(7, 0.041, flags="eval")]
+    points.append(point(9, None))
     lab.draw(changed(RUN, steps={"total": 4, "left_out": None, "points": points}), *HOW)
     traces, drawn = lab.chart("#steps-chart")
     clean = traces["clean"]

@@ -9,10 +9,8 @@ from tests.support.comparisons import comparison
 def test_modules_are_as_wide_as_their_larger_side_and_coloured_by_their_difference(opened):
     page = opened(comparison(), at="modules")
     page.wait_for("document.querySelector('.plot[data-drawn]')")
-    labels, values, colours = page.evaluate(
-        "(({ labels, values, marker }) => [labels, values, marker.colors])("
-        "document.querySelector('.plot').data[0])"
-    )
+    told = "(({ labels, values, marker }) => [labels, values, marker.colors])"
+    labels, values, colours = page.evaluate(f"{told}(document.querySelector('.plot').data[0])")
     drawn = dict(zip(labels, zip(values, colours, strict=True), strict=True))
     names = ("slower-3", "faster-3", "faster-2", "builtin")
     style = "getComputedStyle(document.documentElement).getPropertyValue('--%s').trim()"

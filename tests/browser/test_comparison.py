@@ -93,10 +93,8 @@ def test_what_is_not_there_is_left_out_with_its_reason(opened):
     assert [count(page, one) for one in gone] == [0] * 3
     assert "Too few steps." in texts(page, ".ratio-words")[0]
     assert texts(page, "#status .chip") == ["cannot tell"]
-    assert texts(page, "#no-tables li") == [
-        "Modules: no row differs by more than noise.",
-        "Kernels: no accelerator.",
-    ]
+    reasons = ["Modules: no row differs by more than noise.", "Kernels: no accelerator."]
+    assert texts(page, "#no-tables li") == reasons
     assert texts(page, "#views a")[:3] == ["Answer", "Modules", "Glossary"]
 
 

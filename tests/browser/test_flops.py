@@ -68,9 +68,8 @@ def test_a_missing_mfu_says_why_and_rates_have_their_units(lab):
         (window.box = T.dom.el('div'),
           T.flops.drawMfu(box, {{mfu: {json.dumps(mfu)}, peaks: {{}}}}, [], [], {{}}), 0)
     """)
-    cards = lab.js(
-        "[...box.children].map((card) => [...card.children].map((one) => one.textContent))"
-    )
+    told = "[...box.children].map((card) => [...card.children].map((one) => one.textContent))"
+    cards = lab.js(told)
     head = "MFU of the measured peak, float32"
     assert cards == [[head, "25 %", "3.00 G FLOP in 4.00 ms"], [head, "–", "w 1"]]
     lab.check("T.flops.formatRate", {94.5e9: "94.5 GFLOP/s", 12: "12 FLOP/s", None: "–"})

@@ -8,26 +8,11 @@ import pytest
 
 from profstack.report import html
 from profstack.report.serving import RecordingServer
-from tests.support.browser import shared, texts
+from tests.support.browser import shared, snippet, texts
 from tests.support.reports import build
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
 PERFETTO = "https://ui.perfetto.dev"
-# That site is out of reach: its tab is the end of a channel, which may be the source of a message.
-STAND_IN = """
-window.sent = [];
-window.openTab = () => {
-  window.tab = new MessageChannel().port1;
-  tab.postMessage = (message, origin, moved) => {
-    const given = message.perfetto;
-    sent.push([origin, given ? [given.title, given.buffer.byteLength, moved.length] : message]);
-  };
-  return tab;
-};
-window.open = (address) => { window.opened = address; return openTab(); };
-window.hear = (given) => dispatchEvent(new MessageEvent('message',
-  {data: 'PONG', origin: 'https://ui.perfetto.dev', source: tab, ...given}));
-"""
 
 
 @pytest.fixture
@@ -60,7 +45,8 @@ def test_the_trace_is_handed_over_when_the_user_asks(server):
     browser.open(server.folder / "report.html")
     browser.call("Page.navigate", url=server.handover_address)
     browser.wait_for("document.getElementById('hand')")
-    browser.evaluate(STAND_IN)
+    # That site is out of reach: its tab is the end of a channel, which may be a message's source.
+    browser.evaluate(snippet("perfetto_stand_in"))
     said = "document.getElementById('said').textContent"
     browser.click("#hand")
     # It asks until Perfetto answers, and takes nothing else for its answer.
@@ -71,10 +57,8 @@ def test_the_trace_is_handed_over_when_the_user_asks(server):
     browser.evaluate("hear({})")
     browser.wait_for(f"{said} === 'Handed over.'")
     *asked, handed = browser.evaluate("sent")
-    assert (asked, handed) == (
-        [[PERFETTO, "PING"]] * len(asked),
-        [PERFETTO, ["<b>train-0001", len(TRACE), 1]],
-    )
+    assert asked == [[PERFETTO, "PING"]] * len(asked)
+    assert handed == [PERFETTO, ["<b>train-0001", len(TRACE), 1]]
     # A tab that the browser does not open.
     browser.evaluate("openTab = () => null")
     browser.click("#hand")

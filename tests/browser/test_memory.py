@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.lab import changed, run_page, with_rows
+from tests.support.tables import rows_of
 
 RUN = run_page()
 MIB = 2**20
@@ -22,13 +23,9 @@ SLICES = [
     RUN["slices"][at] | {"started_s": start, "wall_s": wall, "kind": kind}
     for at, (start, wall, kind) in enumerate(KINDS)
 ]
-USUAL = {"device": "cpu", "start_bytes": None}
-OWNERS = [
-    USUAL | {"kind": "unheard", "peak_bytes": 50, "end_bytes": -5},
-    USUAL | {"kind": "activations", "peak_bytes": 300, "end_bytes": 20},
-    USUAL | {"kind": "not attributed", "peak_bytes": 40, "end_bytes": 0},
-    USUAL | {"kind": "parameters", "peak_bytes": 110, "end_bytes": 80},
-]
+OWNERS = [("unheard", 50, -5), ("activations", 300, 20), ("not attributed", 40, 0)]
+OWNERS += [("parameters", 110, 80)]
+OWNERS = rows_of("kind peak_bytes end_bytes", *OWNERS, device="cpu", start_bytes=None)
 UNEVEN = {"tables__memory": with_rows(RUN, "memory", SAMPLES), "slices": SLICES}
 ONE_DEVICE = {
     "tables__memory_owners": with_rows(RUN, "memory_owners", OWNERS),

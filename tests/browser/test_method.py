@@ -23,13 +23,9 @@ UNEVEN = slices(
     {"index": 3, "kind": "clean", "layer": None, "started_s": 6.5, "wall_s": 3.5, "stop_s": None},
     {"index": 4, "kind": "lost", "started_s": None},
 )  # fmt: skip
-NARROW = slices(
-    {"kind": "clean", "layer": None, "started_s": 0.0, "wall_s": 9.9, "stop_s": None},
-    *(
-        {"kind": "torch", "started_s": 9.9 + at / 100, "wall_s": 0.01, "stop_s": None}
-        for at in range(20)
-    ),
-)
+NARROW = slices({"kind": "clean", "layer": None, "started_s": 0.0, "wall_s": 9.9, "stop_s": None})
+for at in range(20):
+    NARROW += slices({"kind": "torch", "started_s": 9.9 + at / 100, "wall_s": 0.01, "stop_s": None})
 
 
 def test_layers_and_intervals_of_probe_effects_have_one_scale(lab):
@@ -81,10 +77,8 @@ def test_slices_lie_over_the_run(lab, some, equal):
         assert [pauses["base"], pauses["x"]] == [[4.5], [1.5]]
         assert drawn["xaxis"]["range"] == [0, pytest.approx(10.1)]
     # The other scale: all as wide, or as wide as they took.
-    lab.tell(
-        "#timeline",
-        after=f"document.querySelectorAll('#timeline-tools button')[{int(not equal)}].click()",
-    )
+    other = f"document.querySelectorAll('#timeline-tools button')[{int(not equal)}]"
+    lab.tell("#timeline", after=f"{other}.click()")
     assert lab.chart("#timeline")[0]["slices"]["x"] == ([9.9, *[0.01] * 20] if equal else [0.9] * 4)
 
 

@@ -11,26 +11,18 @@ PARTS = "T.modules.drawModules"
 
 
 # path, calibrated, forward and backward time; how wide forward is, where backward is, how wide
-BAR_CASES = [
-    (("Net", 0.02, 0.01, 0.03), [12.5, 12.5, 37.5]),
-    (("Net", 0.02, 0.01, None), [50, 50, 0]),
-    (("(loss)", 0.02, None, None), [50, 50, 0]),
-    (("Net", 0.2, 0.03, 0.01), [100, 100, 100]),
-    (("Net", -0.01, 0.01, 0.01), [0, 0, 0]),
-]
+BAR_CASES = {("Net", 0.02, 0.01, 0.03): [12.5, 12.5, 37.5], ("Net", 0.02, 0.01, None): [50, 50, 0]}
+BAR_CASES |= {("(loss)", 0.02, None, None): [50, 50, 0], ("Net", 0.2, 0.03, 0.01): [100] * 3}
+BAR_CASES |= {("Net", -0.01, 0.01, 0.01): [0, 0, 0]}
 
 
 def test_the_bar_of_a_calibrated_time_and_the_sums(lab):
-    cut = snippet("cut_bar")
-    assert lab.values(cut, [given for given, _ in BAR_CASES]) == [widths for _, widths in BAR_CASES]
-    share = (
-        "T.modules.calibratedCell({path: 'a', calibrated_s: 0.02}, 0.04).querySelector('.share')"
-    )
-    assert lab.js(f"{share}.textContent") == "50 %"
+    lab.check(snippet("cut_bar"), BAR_CASES)
+    cell = "T.modules.calibratedCell({path: 'a', calibrated_s: 0.02}, 0.04)"
+    assert lab.js(f"{cell}.querySelector('.share').textContent") == "50 %"
     told = "(one) => T.modules.sumNote(one)?.textContent ?? null"
-    text, half, untold, none = lab.values(
-        told, [SUMS, SUMS | {"owned_share": None}, {"step_s": None, "rows_s": 0.1}, None]
-    )
+    given = [SUMS, SUMS | {"owned_share": None}, {"step_s": None, "rows_s": 0.1}, None]
+    text, half, untold, none = lab.values(told, given)
     assert f"{100 * SUMS['calibrated_owned_s'] / SUMS['clean_median_s']:.1f} %" in text
     assert f"{100 * SUMS['owned_share']:.1f} %" in text
     assert [half is None, "cannot be held against a step" in untold, none] == [False, True, None]

@@ -5,6 +5,7 @@ import pytest
 from tests.support.browser import column, count, texts
 from tests.support.lab import changed, page_of, records_of, with_rows
 from tests.support.nsys_recordings import alone, with_torch
+from tests.support.tables import rows_of
 
 ROWS = {
     "Net.head": "Net.head", "range-13": "optimizer Adam", "copy%20NVIDIA%20H100%20(0)": "copy",
@@ -32,17 +33,16 @@ def test_an_import_is_held_against_the_recording(lab, both):
 
 
 def test_cards_add_up_over_devices(lab, both):
-    page = changed(
-        both, facts__benchmark={"clock": "device", "host_median_s": 0.004, "median_s": 9.0}
-    )
+    mark = {"clock": "device", "host_median_s": 0.004, "median_s": 9.0}
+    page = changed(both, facts__benchmark=mark)
     step = records_of(page, "nsys_steps")[0]
-    rows = [
-        (1, "a", 0.010, 40, 0.002, 0.003), (1, "b", 0.010, 2, 0.001, 0.008),
-        (2, "a", 0.020, 60, 0.004, 0.005), (2, "b", 0.020, None, None, 0.009),
+    rows = rows_of(
+        "step device wall_s kernels device_s idle_s",
+        *((1, "a", 0.010, 40, 0.002, 0.003), (1, "b", 0.010, 2, 0.001, 0.008)),
+        *((2, "a", 0.020, 60, 0.004, 0.005), (2, "b", 0.020, None, None, 0.009)),
         (3, "a", 0.012, 50, 0.003, 0.001),
-    ]  # fmt: skip
-    keys = ("step", "device", "wall_s", "kernels", "device_s", "idle_s")
-    steps = [step | dict(zip(keys, row, strict=True)) for row in rows]
+    )
+    steps = [step | row for row in rows]
     page["tables"]["nsys_steps"] = with_rows(page, "nsys_steps", steps)
     lab.draw(page, "T.nsys.drawNsysCards", "#nsys-cards")
     cards = lab.js("""
@@ -55,10 +55,9 @@ def test_cards_add_up_over_devices(lab, both):
     assert cards[1] == ["50", "3.00 ms of device time"]
     assert cards[2] == ["5.00 ms", "42 % of the step"]
     copies = records_of(page, "nsys_copies")
-    assert cards[3][1].startswith(
-        lab.values("T.dom.formatSeconds", [sum(row["device_s"] for row in copies)])[0]
-    )
-    assert cards[3][0] == lab.values("T.dom.formatBytes", [sum(row["bytes"] for row in copies)])[0]
+    size, seconds = (sum(row[key] for row in copies) for key in ("bytes", "device_s"))
+    assert [cards[3][0]] == lab.values("T.dom.formatBytes", [size])
+    assert cards[3][1].startswith(lab.values("T.dom.formatSeconds", [seconds])[0])
 
 
 def heads(page, box):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.browser import snippet
 from tests.support.lab import changed, run_page
+from tests.support.tables import rows_of
 
 RUN = run_page()
 OWN = "(own files)"
@@ -138,15 +139,12 @@ def test_times_have_bars_and_paths_stay_without_functions(lab):
 
 
 def test_paths_without_libraries(lab):
-    keys = ("node", "parent", "kind", "own", "name", "self_s", "total_s")
-    rows = [
-        (0, None, "function", True, "f", 1, 20),
-        (1, 0, "function", False, "lib", 2, 15),
-        (2, 1, "operator", None, "op", 4, 4),
-        (3, None, "function", False, "boot", 8, 9),
+    records = rows_of(
+        "node parent kind own name self_s total_s",
+        *((0, None, "function", True, "f", 1, 20), (1, 0, "function", False, "lib", 2, 15)),
+        *((2, 1, "operator", None, "op", 4, 4), (3, None, "function", False, "boot", 8, 9)),
         (4, 3, "function", True, "g", 1, 1),
-    ]
-    records = [dict(zip(keys, row, strict=True)) for row in rows]
+    )
     tell = """
         (records, all) => T.python.pathForest(records, all).map(({record, children}) =>
           [record.name, record.self_s, children.map((one) => one.record.name)])
@@ -157,16 +155,11 @@ def test_paths_without_libraries(lab):
 
 
 def test_groups_have_sums_of_what_can_be_added(lab):
-    keys = ("phase", "file", "self_s", "calls", "watch_share", "calibrated_s")
-    rows = [
-        ("step", "b.py", 0.1, 2, 0.3, None),
-        ("step", "b.py", 0.2, 3, None, 0.5),
-        ("step", "lib/x.py", 0.7, 1, 0.1, 0.1),
-        ("startup", "b.py", 9.0, 9, 9, 9),
-        ("step", "a.py", None, 4, 0.1, None),
-    ]
-    usual = {"line": 1, "name": "f", "package": "lib"}
-    made = [usual | dict(zip(keys, row, strict=True)) for row in rows]
+    rows = [("step", "b.py", 0.1, 2, 0.3, None), ("step", "b.py", 0.2, 3, None, 0.5)]
+    rows += [("step", "lib/x.py", 0.7, 1, 0.1, 0.1), ("startup", "b.py", 9.0, 9, 9, 9)]
+    rows += [("step", "a.py", None, 4, 0.1, None)]
+    columns = "phase file self_s calls watch_share calibrated_s"
+    made = rows_of(columns, *rows, line=1, name="f", package="lib")
     records = [one | {"own": not one["file"].startswith("lib")} for one in made]
     groups = """
         (records) => T.python.functionGroups(records, 'step').map(({record, children, key}) => [key,

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.browser import snippet
 from tests.support.lab import changed, run_page, with_rows
+from tests.support.tables import rows_of
 
 RUN = run_page()
 ROWS = """
@@ -23,24 +24,16 @@ def page(lines, **values):
     return changed(RUN, tables__lines=with_rows(RUN, "lines", lines), **values)
 
 
-TEXT = "\n".join(
-    [
-        "import x", "def outer():", "    a = 1", "", "    def inner(", "        b,", "    ):",
-        "        return b", "    c = 2",
-    ] + [f"    d{at} = {at}" for at in range(10, 100)],
-) + "\n"  # fmt: skip
+TEXT = "import x\ndef outer():\n    a = 1\n\n    def inner(\n        b,\n    ):\n"
+TEXT += "        return b\n    c = 2\n" + "".join(f"    d{at} = {at}\n" for at in range(10, 100))
 OWN = [
     line("/w/train.py", 8, 0.003, 0.001, backward_s=0.0005, calls=7.0, memory_source="malloc r3"),
     line("/w/train.py", 9, 0.0, 0.012, device_s=0.002, reason="cut short r2", calls=2.0),
     line("/w/train.py", 40, None, None, largest_bytes=4096, watch_share=0.5),
     line("/w/train.py", 95, 0.0005, None),
 ]
-OTHERS = [
-    line("sub/b.py", 5, 0.02, 0.01),
-    line("sub/b.py", 2, None, None, calls=1.0),
-    line("/lib/site/x.py", 3, 0.5, 0.1),
-    line("/lib/site/y.py", 3, 0.2, None),
-]
+OTHERS = [line("sub/b.py", 5, 0.02, 0.01), line("sub/b.py", 2, None, None, calls=1.0)]
+OTHERS += [line("/lib/site/x.py", 3, 0.5, 0.1), line("/lib/site/y.py", 3, 0.2, None)]
 SOURCES = [
     {"file": "/w/train.py", "text": TEXT, "reason": None},
     {"file": "/w/untold.py", "text": None, "reason": "too long r1"},
@@ -49,13 +42,13 @@ PAGE = page(OWN + OTHERS, sources=SOURCES, facts__script="./train.py")
 
 
 def test_what_tracing_the_lines_cost_is_said(lab):
-    keys = ("mode", "layer", "round", "step_median_s", "steps")
-    traced = [
-        ("lines", "torch", 2, 0.012, 5), ("lines", "torch", 3, 0.016, 6),
-        ("lines", "torch", 1, 0.09, 9), ("lines", "memory", 2, 0.5, 7),
+    traced = rows_of(
+        "mode layer round step_median_s steps",
+        *(("lines", "torch", 2, 0.012, 5), ("lines", "torch", 3, 0.016, 6)),
+        *(("lines", "torch", 1, 0.09, 9), ("lines", "memory", 2, 0.5, 7)),
         ("stacks", "torch", 2, 0.5, 8),
-    ]  # fmt: skip
-    slices = [RUN["slices"][1] | dict(zip(keys, one, strict=True)) for one in traced]
+    )
+    slices = [RUN["slices"][1] | one for one in traced]
     made = changed(PAGE, slices=slices, facts__benchmark__median_s=0.004)
     (note,) = lab.draw(made, "T.source.drawLineNote", "#line-note")
     # The first round warms up: 12 and 16 ms are left, of 4.
@@ -80,12 +73,8 @@ def test_stretches_without_figures_are_folded(lab):
 def test_a_line_opens_with_what_its_time_was_spent_on(lab):
     file = "/w/train.py"
     parts = [line(file, 9, 0.001 * at, 0.002, module=f"Net.{at}") for at in range(1, 15)]
-    parts += [
-        line(file, 9, None, 0.0301, module=None),
-        line(file, 9, 0.001, 0.0, module="(loss)"),
-        line("sub/b.py", 9, 9, 9, module="Other"),
-        line(file, 8, 9, 9, module="Other"),
-    ]
+    parts += [line(file, 9, None, 0.0301, module=None), line(file, 9, 0.001, 0.0, module="(loss)")]
+    parts += [line("sub/b.py", 9, 9, 9, module="Other"), line(file, 8, 9, 9, module="Other")]
     lab.view(changed(PAGE, tables__module_lines=with_rows(PAGE, "module_lines", parts)), "source")
     press = "document.querySelector('tr[data-line=\"9\"] button').click()"
     lab.tell("#source-listing", after=press)
@@ -106,11 +95,8 @@ def test_bars_and_sums_of_lines(lab):
     heats = lab.all('#source-listing tr[data-line="9"] .heat', heat)
     assert heats[0] == f"{100 * (0.012 / 0.6) ** 0.5:.1f}%"
     sums = lab.all("#source-listing tfoot td", "[one.dataset.sum, one.textContent]")[1:-1]
-    wanted = {
-        "time_s": "16.5 ms", "backward_s": "500 µs", "device_s": "2.00 ms", "largest_bytes": "",
-        "calls": "",
-    }  # fmt: skip
-    assert dict(sums) == wanted
+    wanted = {"time_s": "16.5 ms", "backward_s": "500 µs", "device_s": "2.00 ms"}
+    assert dict(sums) == wanted | {"largest_bytes": "", "calls": ""}
     for name, figure in (("time", "3.50 ms"), ("watch", "50 %")):
         lab.press("#line-tools", name)
         assert figure in lab.all("#source-listing tfoot td")

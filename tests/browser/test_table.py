@@ -164,13 +164,12 @@ def test_a_heading_sorts_and_the_second_press_turns_round(lab):
     up = ['relu "x"', "conv2", "=add|m<n", "mm", "Conv10"]
     names = ["=add|m<n", "conv2", "Conv10", "mm", 'relu "x"']
     told = "[names(), ...[...box.querySelectorAll('th')].slice(0, 2).map((one) => one.ariaSort)]"
-    steps = [
+    walk(lab,
         ("0", NAMES, [row[0] for row in ROWS]),
         ("press('self time')", told, [down, "none", "descending"]),
         ("press('self time')", told, [up, "none", "ascending"]),
         ("press('function')", told, [names, "ascending", "none"]),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
 
 
 def test_a_search_waits_until_nothing_is_typed(lab):
@@ -181,13 +180,12 @@ def test_a_search_waits_until_nothing_is_typed(lab):
     assert lab.script("typed_search") == [5, [0, -1], ["=add|m<n", "mm"], "2 of 5 rows"]
     # A row that the search hides is found by its address, and the search is taken off.
     marked = "...[...box.querySelectorAll('.marked td:first-child')].map((one) => one.textContent)"
-    steps = [
+    walk(lab,
         ("0", f"[{FIND}('mm'), names().length, {marked}, window.revealed]", [True, 2, "mm", "mm"]),
         ("0", f"[{FIND}('conv2'), names().length, box.querySelector('input').value, {marked}]",
             [True, 5, "", "conv2"]),
         ("0", f"{FIND}('nothing')", False),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
 
 
 def test_rows_are_shown_by_pages(lab):
@@ -195,12 +193,11 @@ def test_rows_are_shown_by_pages(lab):
     by_n = "{sort: {key: 'n', direction: -1}, keyOf: (row) => row.name}"
     make(lab, by_n, many)
     again = "Show 30 more"
-    steps = [
+    walk(lab,
         ("0", f"[names()[0], ...{MORE}]", ["f150", 20, "Show 100 more", "Show all 150"]),
         ("press('Show 100 more')", f"[...{MORE}, {FOCUS}textContent]", [120, again, again]),
         ("press('Show 30 more')", f"[...{MORE}, {FOCUS}className]", [150, "scroll rows"]),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
     make(lab, by_n, many)
     walk(lab, ("press('Show all 150')", MORE, [150]))
     # A row that an address names is shown, and the page that it is on.
@@ -257,7 +254,7 @@ def test_a_tree_folds_sorts_within_levels_and_has_parts_last(lab):
     ways = "[...box.querySelectorAll('.row-ways a')].slice(0, 2).map((one) => one.ariaLabel)"
     down = ["b", "a", "a.y", "a.x", "a.x.deep", "(part)"]
     folded = [["b", "a", "a.y", "a.x", "(part)"], "a"]
-    steps = [
+    walk(lab,
         ("0", "[names(), expanded()]", [SHUT, ["false", None, None]]),
         ("press('all')", NAMES, ALL),
         ("0", "expanded()", ["true", "true", None, None, None, None]),
@@ -269,26 +266,23 @@ def test_a_tree_folds_sorts_within_levels_and_has_parts_last(lab):
         ("press('path')", NAMES, down),
         ("press('roots')", NAMES, ["b", "a", "(part)"]),
         ("box.querySelector('button.twig').click()", f"[names(), {FOCUS}dataset.key]", folded),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
 
 
 def test_a_tree_is_searched_with_the_rows_around_what_is_found(lab):
     grow(lab)
     marked = "box.querySelector('.marked')?.querySelector('td button:not(.twig)').textContent"
-    steps = [
+    walk(lab,
         (SEEK % "deep", "[names(), expanded(), box.querySelector('.count').textContent]",
             [DEEP, ["true", "true", None], "3 of 6 rows shown"]),
         ("0", f"[{FIND}('a.y'), names(), {marked}]", [True, OPEN, "a.y"]),
         (SEEK % "self>=5s", NAMES, SHUT),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
     grow(lab)
-    steps = [
+    walk(lab,
         (f"{KEEP}({{module: 'a.x'}})", NAMES, DEEP), (f"{KEEP}({{}})", NAMES, SHUT),
         ("tree.put([roots[1]])", NAMES, ["b"]),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
 
 
 def test_arrows_walk_through_a_tree(lab):
@@ -306,7 +300,7 @@ def test_arrows_walk_through_a_tree(lab):
     tabs = "[...box.querySelectorAll('tbody tr')].map((one) => one.tabIndex)"
     buttons = "[...box.querySelectorAll('td button:not(.twig)')].map((one) => one.tabIndex)"
     searched = SEEK % "deep" + ", box.querySelector('tbody tr').focus()"
-    steps = [
+    walk(lab,
         ("0", "key('x')", [SHUT, 0, False]),
         ("0", "key('ArrowDown', {ctrlKey: true})", [SHUT, 0, False]),
         ("0", f"[{tabs}, {buttons}]", [[0, -1, -1]] * 2),
@@ -316,20 +310,18 @@ def test_arrows_walk_through_a_tree(lab):
         # While a search is on nothing is folded.
         (searched, "key('ArrowRight').slice(0, 2)", [DEEP, 1]),
         ("0", "key('ArrowLeft').slice(0, 2)", [DEEP, 0]),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip
 
 
 def test_a_long_tree_is_drawn_a_stretch_at_a_time(lab):
     grow(lab, "{}", [(f"n{at:03}", at, []) for at in range(1, 451)])
     left = "[...box.querySelectorAll('.left-out')].map((one) => one.textContent.slice(0, 15))"
     again = "spec.table.total = 500, box.replaceChildren(), T.table.makeTree(box, spec)"
-    steps = [
+    walk(lab,
         ("0", MORE, [200, "Show 200 more", "250 unfolded rows are left"]),
         ("press('Show 200 more')", f"[at(), ...{MORE}]", [200, 400, "Show 50 more"]),
         (again, f"[{FIND}('n140'), names().length]", [True, 200]),
         ("0", f"[{FIND}('n300'), names().length]", [True, 349]),
         ("0", "[...box.querySelectorAll('tr')].findIndex((one) => one.matches('.marked'))", 300),
         ("0", left, ["450 of 500 rows"]),
-    ]  # fmt: skip
-    walk(lab, *steps)
+    )  # fmt: skip

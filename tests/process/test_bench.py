@@ -42,24 +42,20 @@ def test_seconds_stay_seconds_from_the_sleep_to_the_page(bench):
     assert (json.loads(done.stdout), figures["n"], figures["stopped_by"]) == (figures, 12, "repeat")
     # Nothing sleeps for less; how much longer is the machine's business.
     assert min(figures["samples_s"]) == figures["min_s"] >= 0.02
-    assert figures["median_s"] >= 0.02
     assert figures["warmup_s"][0] == figures["first_step_s"] >= 0.02
     assert figures["steps_per_s"] == pytest.approx(12 / sum(figures["samples_s"]))
-    assert figures["steps_per_s"] <= 50
     assert "ms a call (95 % interval" in done.stderr
     between = figures["between_process"]
     assert (between["processes"], between["medians_s"][0]) == (2, figures["median_s"])
-    assert between["spread"] == pytest.approx(between["high_s"] / between["low_s"] - 1)
     last = f"Wrote {Path('profstack-runs')}/bench-targets-nap-0001/report.html"
     assert (done.stderr.rstrip().splitlines()[-1], report["status"]) == (last, "complete")
-    assert {layer["status"] for layer in report["layers"]} == {"skipped"}
     assert report["processes"]["reason"] == "left out by --layers none"
     assert any("CPU time" in text and "waits" in text for text in figures["warnings"])
 
 
 def test_a_model_is_measured_and_then_seen_by_its_layers(bench, tmp_path):
     words = ("--layers", "torch,flops", "--no-peaks", "--max-seconds", "1")
-    done, report, figures = bench("factory", *words)
+    _, report, figures = bench("factory", *words)
     assert (figures["batch_size"], figures["batch_size_is"]) == (4, "read from the inputs")
     assert figures["items_per_s"] == pytest.approx(4 * figures["steps_per_s"])
     assert (figures["gradients"], figures["training"]) == (False, True)
@@ -74,7 +70,6 @@ def test_a_model_is_measured_and_then_seen_by_its_layers(bench, tmp_path):
     assert sum(shares) <= figures["median_s"] * 1.0001, "calibrated to the benchmark's own median"
     points = report["roofline"]["points"]
     assert next(one for one in points if one["kind"] == "step")["seconds"] == figures["median_s"]
-    assert done.stdout.rstrip().endswith("report.html")
     [folder] = (tmp_path / "profstack-runs").iterdir()
     assert not (folder / "logs" / "layers").exists()
 
@@ -87,5 +82,4 @@ def test_an_error_of_the_target_is_shown_as_its_own(bench):
     assert "said by the target" in done.stdout
     assert (report["status"], figures["median_s"]) == ("failed", None)
     assert "ValueError: the target's own" in figures["warnings"][0]
-    assert report["status_reason"] == "the target raised ValueError: the target's own"
-    assert report["status_reason"] in report["verdict"]["sentence"]
+    assert "the target raised ValueError: the target's own" in report["verdict"]["sentence"]

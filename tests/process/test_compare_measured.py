@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.support.processes import clean_environment, run_python
+from tests.support.processes import clean_environment, git, run_python
 from tests.support.recorded_runs import SGD
 
 _TRAIN = f"""\
@@ -41,13 +41,9 @@ def checkout(tmp_path, monkeypatch):
         if text.endswith("1"):
             git("init", "-q", "-b", "main")
         git("add", ".")
-        git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", text)
+        git("commit", "-qm", text)
     (top / "work.py").write_text("raise SystemExit('neither side has this')")
     return top
-
-
-def git(*words):
-    return subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout
 
 
 def compare(*words, **keywords):
@@ -92,12 +88,9 @@ def test_a_failing_side_is_one_line_with_its_exit_code_and_log(checkout):
 
 def test_trees_and_processes_end_with_an_interrupt(checkout, tmp_path):
     words = ("-m", "profstack", "compare", "--rev", "HEAD", "--rev", "HEAD", "-o", "out")
-    process = subprocess.Popen(
-        [sys.executable, *words, "train.py", "waits", str(tmp_path / "begun")],
-        env=clean_environment(TMPDIR=str(tmp_path)),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, *words, "train.py", "waits", str(tmp_path / "begun")]
+    how = {"env": clean_environment(TMPDIR=str(tmp_path)), "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **how)
     try:
         until = time.monotonic() + 120
         while not (tmp_path / "begun").exists() and time.monotonic() < until:

@@ -83,9 +83,8 @@ time.sleep(100)
 def test_a_signal_ends_the_script_with_what_it_started(tmp_path, command):
     (tmp_path / "train.py").write_text(WAITS)
     (tmp_path / "tmp").mkdir()
-    (tmp_path / "profstack.lock").write_text(
-        text_of(Lock({"script": "train.py", "warmup": 1, "steps": 1}, {}, {}))
-    )
+    lock = Lock({"script": "train.py", "warmup": 1, "steps": 1}, {}, {})
+    (tmp_path / "profstack.lock").write_text(text_of(lock))
     words = [sys.executable, "-m", "profstack", command, "train.py"]
     environment = clean_environment(TMPDIR=str(tmp_path / "tmp"))
     process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)

@@ -3,7 +3,6 @@
 import json
 import os
 
-from profstack.units import format_seconds
 from tests.support.tables import of
 
 SCRIPT = """
@@ -48,8 +47,6 @@ def test_the_page_of_two_ranks_names_the_one_that_makes_the_other_wait(run_profs
     assert done.stdout.splitlines() == ["own [] ['--lr', '1']"] * 2
     wrote = [line for line in done.stderr.splitlines() if line.startswith("Wrote")]
     assert wrote == [f"Wrote {os.path.join('out', 'report.html')}"]
-    folders = {each.name for each in (tmp_path / "out").iterdir() if each.is_dir()}
-    assert folders >= {"rank-00000", "rank-00001"}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     found = report["ranks"]["straggler"]
     assert (report["ranks"]["count"], report["ranks"]["world_size"]) == (2, 2)
@@ -66,6 +63,3 @@ def test_the_page_of_two_ranks_names_the_one_that_makes_the_other_wait(run_profs
     assert of(row, "name bytes calls last_rank") == ["gloo:all_reduce", 4 * (16 * 4 + 4), 1.0, 1]
     assert row["skew_s"] > 0.008
     assert row["last_share"] > 0.5
-    shown = run_profstack(["show", "out"]).stdout
-    words = f"Rank 1 makes the other rank wait {format_seconds(found['late_s'])} of each step"
-    assert words in " ".join(shown.split())

@@ -89,11 +89,8 @@ def _beside_the_bar(each, first, parts):
 
 
 def _of_functions(report):
-    rows = {
-        (row["file"], row["line"], row["name"]): row
-        for row in report["tables"]["functions"]
-        if row["phase"] == "step"
-    }
+    steps = [row for row in report["tables"]["functions"] if row["phase"] == "step"]
+    rows = {(row["file"], row["line"], row["name"]): row for row in steps}
     loading = {}
     for each in report["findings"]:
         for row in each["evidence"]:

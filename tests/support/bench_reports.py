@@ -5,24 +5,22 @@ curve, modules and operators lie under the roof that holds them, what was refuse
 differ says why.
 """
 
+import copy
 import itertools
 import random
 import statistics
 
 from tests.support.made_up import made_up
 from tests.support.reports import build, headline, row
+from tests.support.tables import rows_of
 
 _MADE = made_up("bench_reports")
+_TEXTS = _MADE["texts"]
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 192)
 # dtype: seconds that one call costs and seconds that each item adds
 _COSTS = {"float32": (0.0011, 0.00021), "bfloat16": (0.0016, 0.00034)}
 PEAK, SHEET, MEMORY = 210e9, 268e9, 21.5e9
 _STEP = 0.0128
-_BETWEEN = "fresh processes that took turns: their spread is the error bar of a comparison"
-_REFUSED = "not enough memory: 2.10 GiB asked for, the limit is 2.00 GiB"
-_FAILED = "RuntimeError: mixed dtype (CPU): expect parameter to have scalar type of Float"
-_LIMITED = "memory: the limit of 2.00 GiB refuses a batch of 256"
-_EVENTS = "RuntimeError: Both events must be completed before calculating elapsed time."
 
 
 def samples(count=420, *, median=_STEP):
@@ -44,14 +42,8 @@ def _headline(taken):
         keys = (f"{mode}_median_s", f"{mode}_ci95_low_s", f"{mode}_ci95_high_s")
         figures |= dict(zip(keys, (median, median * low, median * high), strict=True))
     falling = [0.312, 0.0262, 0.0187, 0.0151, 0.0139, 0.0133]
-    return figures | {"mode": "synchronised", "counted_steps": [], "first_step_s": 0.312,
-        "autocorrelation": 0.28, "drift": -0.006, "warmup_s": falling + samples(26,
-        median=_STEP * 1.002), "outliers": 3,
-        "warmup_reason": "times stopped falling after 6 calls", "initialisation_s": None,
-        "stopped_by": "interval", "calls_per_sample": 1, "batch_size": 32, "gradients": False,
-        "garbage": "off while timing, collected between blocks", "training": False,
-        "batch_size_is": "read from the inputs", "target": "models/digits.py:make", "by_shape": [],
-        "device_state": None, "compare": [], "throughput_limits": []}  # fmt: skip
+    figures["warmup_s"] = falling + samples(26, median=_STEP * 1.002)
+    return figures | copy.deepcopy(_MADE["headline"])
 
 
 def _between(median):
@@ -59,17 +51,8 @@ def _between(median):
     return {
         "processes": 5, "medians_s": medians, "median_s": statistics.median(medians),
         "low_s": min(medians), "high_s": max(medians), "spread": max(medians) / min(medians) - 1,
-        "std_s": statistics.stdev(medians), "note": _BETWEEN,
+        "std_s": statistics.stdev(medians), "note": _TEXTS["between"],
     }  # fmt: skip
-
-
-def _device_state():
-    before = {
-        "name": "NVIDIA A100-SXM4-40GB", "persistence_mode": True, "power_state": "P0",
-        "sm_clock_mhz": 1410, "temperature_c": 41, "throttle_reasons": [],
-    }  # fmt: skip
-    hot = {"sm_clock_mhz": 1275, "temperature_c": 67, "throttle_reasons": ["software power cap"]}
-    return {"before": before, "after": before | hot, "reason": None}
 
 
 def _throughput():
@@ -81,19 +64,16 @@ def _throughput():
                 "total_s": latency * 101.2, "items_per_s": size * 100 / (latency * 101.2),
                 "latency_s": latency, "latency_p90_s": latency * 1.06, "status": "measured",
                 "reason": None, "peak_memory_bytes": (240 + 9.1 * size) * 2**20})  # fmt: skip
-    for size, dtype, status, reason in (
-        (256, "float32", "refused", _REFUSED), (192, "bfloat16", "failed", _FAILED),
-    ):  # fmt: skip
-        told = {"dtype": dtype, "batch_size": size, "status": status, "reason": reason}
+    for size, dtype, status in ((256, "float32", "refused"), (192, "bfloat16", "failed")):
+        told = {"dtype": dtype, "batch_size": size, "status": status, "reason": _TEXTS[status]}
         rows.append(dict.fromkeys(rows[0]) | told)
     return rows
 
 
 def _throughput_limits(rows):
     limits = []
-    for dtype, knee, limited_by in (
-        ("float32", 16, _LIMITED), ("bfloat16", 32, "an error of the model at a batch of 192"),
-    ):  # fmt: skip
+    ends = "an error of the model at a batch of 192"
+    for dtype, knee, limited_by in (("float32", 16, _TEXTS["limited"]), ("bfloat16", 32, ends)):
         own = {one["batch_size"]: one["items_per_s"] for one in rows
                if one["dtype"] == dtype and one["status"] == "measured"}  # fmt: skip
         best = max(own, key=own.get)
@@ -123,7 +103,7 @@ def _ablation(median):
         same = None if waits or not valid else "cannot differ here: a CPU has nothing to wait for"
         rows.append({"variant": variant, "warmup": warm, "synchronise": waits, "timing": timing, **(
             times if valid else dict.fromkeys(times)), "n": 50 if valid else 0, "valid": valid,
-            "error": None if valid else _EVENTS, "note": same})  # fmt: skip
+            "error": None if valid else _TEXTS["events"], "note": same})  # fmt: skip
     return rows
 
 
@@ -152,8 +132,7 @@ def _compare(median):
         graphs=1, max_difference=2.1e-6, breaks=0, fused_names=fused, between_process=[
         median * 0.71, median * 0.733, median * 0.705]), timed("trace", median * 1.02, 58, 0.41,
         False, max_difference=0.0132, note="the trace keeps the branch it was traced with"),
-        _variant("script", status="failed", reason="NotSupportedError: Compiled functions can't "
-        "take variable number of arguments")]  # fmt: skip
+        _variant("script", status="failed", reason=_TEXTS["script"])]  # fmt: skip
 
 
 def _point(kind, name, flop, moved, seconds, bound):
@@ -170,18 +149,15 @@ def _point(kind, name, flop, moved, seconds, bound):
 
 def _roofline():
     flop = 1.21e9
-    rates = (
-        ("float32", PEAK, "measured", "matmul of 2048"),
-        ("float32", SHEET, "datasheet", "dense"),
-        ("bfloat16", 96e9, "measured", "matmul of 2048"),
-    )  # fmt: skip
-    keys = ("dtype", "value", "source", "how")
+    product = "matmul of 2048"
+    rates = [("float32", PEAK, "measured", product), ("float32", SHEET, "datasheet", "dense")]
+    rates = rows_of("dtype value source how", *rates, ("bfloat16", 96e9, "measured", product))
+    shares = [("measured", flop / _STEP / PEAK), ("datasheet", flop / _STEP / SHEET)]
+    work = {"dtype": "float32", "flop": flop, "seconds": _STEP, "warning": None}
     return {"peaks": {"device": "AMD EPYC 7763, cpu", "threads": 2, "torch": "2.13.0+cpu",
-        "reason": None, "measured_at": "2025-11-20T22:30:41+00:00", "flop_per_s": [dict(zip(keys,
-        one, strict=True)) for one in rates], "bytes_per_s": [{"value": MEMORY,
-        "source": "measured", "how": "copy of 256 MiB"}]}, "mfu": [{"source": source,
-        "dtype": "float32", "value": flop / _STEP / PEAK * part, "flop": flop, "seconds": _STEP,
-        "warning": None} for source, part in (("measured", 1.0), ("datasheet", PEAK / SHEET))],
+        "reason": None, "measured_at": "2025-11-20T22:30:41+00:00", "flop_per_s": rates,
+        "bytes_per_s": [{"value": MEMORY, "source": "measured", "how": "copy of 256 MiB"}]},
+        "mfu": rows_of("source value", *shares, **work),
         "points": [_point(*one) for one in (("step", "step", flop, 96e6, _STEP, "compute"),
         *_MADE["points"])]}  # fmt: skip
 
@@ -206,13 +182,12 @@ def bench():
         "ci95_low_s": median * low, "ci95_high_s": median * high} for shape, count, middle, low,
         high in shapes]  # fmt: skip
     few = {"shape": "[7, 1, 8, 8]", "n": 2, "median_s": median * 0.4}
-    figures |= {"between_process": _between(median), "device_state": _device_state(),
-        "throughput": rows, "by_shape": [*by_shape, few | {"ci95_low_s": None,
-        "ci95_high_s": None}], "throughput_limits": _throughput_limits(rows), "mistakes": _mistakes(
-        median), "ablation": _ablation(median), "compare": _compare(median), "warnings": [
-        "the medians of 5 fresh processes differ by 8.0 %: ask for more, `--processes 10`",
-        "drift -0.6 %: the clocks fell; `profstack bench models/digits.py:make --repeat 900`"]
-        }  # fmt: skip
+    few |= {"ci95_low_s": None, "ci95_high_s": None}
+    figures |= {"between_process": _between(median), "warnings": [*_MADE["warnings"]],
+        "device_state": copy.deepcopy(_MADE["device_state"]), "throughput": rows,
+        "by_shape": [*by_shape, few], "throughput_limits": _throughput_limits(rows),
+        "mistakes": _mistakes(median), "ablation": _ablation(median),
+        "compare": _compare(median)}  # fmt: skip
     report |= {"script": "models/digits.py:make", "benchmark": figures, "roofline": _roofline(),
         "argv": ["bench", "models/digits.py:make", "--throughput", "--compare", "eager,compile"],
         "warnings": []}  # fmt: skip

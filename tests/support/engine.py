@@ -42,9 +42,8 @@ class VirtualTime:
 
     def __init__(self, monkeypatch):
         self.now, self.cpu = 100.0, 7.0
-        clock = SimpleNamespace(
-            perf_counter=lambda: self.now, process_time=lambda: self.cpu, time=lambda: self.now
-        )
+        now = lambda: self.now  # noqa: E731
+        clock = SimpleNamespace(perf_counter=now, time=now, process_time=lambda: self.cpu)
         for module in (engine, run_limits, arming, marks):
             monkeypatch.setattr(module, "time", clock)
         for module in (engine, step_log):

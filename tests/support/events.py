@@ -1,5 +1,6 @@
 """For tests: profiler events written out by hand, with the accessors of torch.profiler's own."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -24,9 +25,7 @@ class Event:
 
     def __init__(self, name, begin, end, kind="cpu_op", **given):
         device = "CUDA" if kind in ("kernel", "gpu_memcpy", "gpu_memset") else "CPU"
-        self.answers = {
-            accessor: given.pop(key, usual) for key, (accessor, usual) in _SHORT.items()
-        }
+        self.answers = {at: given.pop(key, usual) for key, (at, usual) in _SHORT.items()}
         self.answers |= {"name": name, "activity_type": kind, "start_ns": begin}
         self.answers |= {"duration_ns": end - begin, "device_type": SimpleNamespace(name=device)}
         assert not given
@@ -57,3 +56,17 @@ def events(text, **usual):
         name = _PREFIXES.get(prefix, "") + name.removeprefix(prefix)
         made.append(Event(name, int(begin), int(end), **given))
     return made
+
+
+def saved_event(name, ts, dur=1, *, cat="cpu_op", tid=7, **args):
+    """An event of a trace's file, in microseconds; `External_id` stands for `External id`."""
+    made = {"ph": "X", "cat": cat, "name": name, "pid": 5, "tid": tid, "ts": ts, "dur": dur}
+    return {**made, "args": {key.replace("_", " "): value for key, value in args.items()}}
+
+
+def saved_file(folder, text, *more, **header):
+    """A trace's file with this text, or with these events after a header."""
+    if not isinstance(text, str):
+        text = json.dumps({**header, "traceEvents": [text, *more]})
+    (folder / "made.json").write_text(text, encoding="utf-8")
+    return folder / "made.json"

@@ -49,13 +49,8 @@ def report_of(*, step_s=STEP_S, trusted=True, device="cpu", parts=None, **tables
     Where they are not `trusted` the torch layer slowed them too much.
     """
     parts = dict(parts or {})
-    mark = {
-        "mode": "pipelined",
-        "median_s": step_s,
-        "n": 50,
-        "counted_steps": [3],
-        **parts.pop("benchmark", {}),
-    }
+    mark = {"mode": "pipelined", "median_s": step_s, "n": 50, "counted_steps": [3]}
+    mark |= parts.pop("benchmark", {})
     traced = {"step_s": TRACED_S, "clean_median_s": step_s}
     traced["calibrated_owned_s"] = STEP_S if trusted else None
     environment = {"device": device, **parts.pop("environment", {})}

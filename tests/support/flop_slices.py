@@ -5,8 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 from profstack.layer import SliceContext
 from profstack.storage.schema.recorded import RECORDED
@@ -15,7 +13,7 @@ from profstack.wrappers.flops import FlopsWrapper
 from tests.support.wrapped import installed_hooks
 
 
-def count(step, steps=1, left_out=(), mode="count"):
+def count(step, steps=1):
     """A slice: what was `captured`, and its `rows`, which have the path of their module beside.
 
     `by_module` has operations forward and backward of each module, without the modules inside it;
@@ -24,8 +22,8 @@ def count(step, steps=1, left_out=(), mode="count"):
     wrapper = FlopsWrapper()
     with installed_hooks() as hooks:
         try:
-            assert wrapper.busy_reason(mode) is None
-            wrapper.start(SliceContext(0, mode, steps, Path()))
+            assert wrapper.busy_reason("count") is None
+            wrapper.start(SliceContext(0, "count", steps, Path()))
             hooks.listen(wrapper.listener())
             for number in range(steps):
                 step()
@@ -34,7 +32,7 @@ def count(step, steps=1, left_out=(), mode="count"):
             wrapper.stop()
     assert torch._C._len_torch_dispatch_stack() == 0
     modules = hooks.names.by_number()
-    captured = wrapper.take([0.0] * (steps + 1), modules, left_out)
+    captured = wrapper.take([0.0] * (steps + 1), modules)
     rows = [*captured.frames.get("flop_counts", [])]
     RECORDED["flop_counts"].rows(rows)
     wrapper.close()
@@ -47,16 +45,3 @@ def count(step, steps=1, left_out=(), mode="count"):
         operators[row["operator"]] = None if None in (flop, known) else known + flop
     by_module = {path: tuple(both) for path, both in by_module.items()}
     return SimpleNamespace(captured=captured, rows=rows, by_module=by_module, operators=operators)
-
-
-class Attention(nn.Module):
-    def __init__(self, size, heads):
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(size, size) for _ in range(4))
-
-    def forward(self, x):
-        parts = (self.query(x), self.key(x), self.value(x))
-        split = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts]
-        mixed = functional.scaled_dot_product_attention(*split, is_causal=True)
-        return self.out(mixed.transpose(1, 2).flatten(-2))

@@ -12,10 +12,6 @@ _MADE, _OWNERS = made_up("full_report"), made_up("owners")
 _FLOPS = _MADE["flops"]
 _GROWN = {line: sizes for line, *sizes in _MADE["grown"]}
 _ON_DEVICE = ["kernels", "launch_s", "launches_total_s", "device_busy_s", "device_idle_s"]
-VIEWS = (
-    "overview", "modules", "operators", "kernels", "python", "source", "memory", "flops",
-    "benchmark", "ranges", "method", "environment", "glossary",
-)  # fmt: skip
 # Operators that memory and gaps name, but that no row of the made-up operators has.
 _OTHERS = ("aten::zeros_like", "aten::relu", "aten::empty", "aten::mm", "aten::item", "aten::add")
 
@@ -41,9 +37,7 @@ def full():
     report["tables"]["regions"] = rows("regions", names, *_OWNERS["regions"])
     report["cells_reason"]["regions.host_net_bytes"] = "it was not entered in the step observed"
     report["findings"] = copy.deepcopy(_OWNERS["findings"])
-    report["tables"]["ranges"] = rows("ranges", "kind name calls emit_s", *[
-        ("step", "step", 1.0, 2.1e-6), ("backward", "backward", 1.0, None),
-        ("module", "Digits.features.0", 1.0, 0.4e-6)])  # fmt: skip
+    report["tables"]["ranges"] = rows("ranges", "kind name calls emit_s", *_MADE["ranges"])
     report["columns_reason"] |= {"regions.device_s": "this machine has no accelerator",
         "regions.flop": "operations are counted by module and operator, not by region"
         }  # fmt: skip
@@ -103,9 +97,8 @@ def _add_watch(report):
     tables = report["tables"]
     names = "phase file line name samples self_share total_share rss_bytes"
     tables["watch"] = rows("watch", names, *_MADE["watched"])
-    tables["outliers"] = rows("outliers", "index wall_s factor rss_bytes samples doing", *[
-        (70, 0.0168, 4.2, 64 * MIB, 1.4, "main (train.py:61) > batches (train.py:20)"),
-        (88, 0.0161, 4.0, None, 0.0, None)])  # fmt: skip
+    names = "index wall_s factor rss_bytes samples doing"
+    tables["outliers"] = rows("outliers", names, *_MADE["outliers"])
     unseen = ("outliers.doing", "outliers.rss_bytes", "functions.watch_share")
     report["cells_reason"] |= dict.fromkeys(unseen, "the watch took no sample in it")
     shares = {"main": 0.06, "engine": 0.39, "conv2d": 0.14, "addmm": 0.07, "foreach": 0.09}
@@ -113,12 +106,7 @@ def _add_watch(report):
     for record in tables["functions"]:
         record["watch_share"] = by_name.get(record["name"])
     del report["columns_reason"]["functions.watch_share"]
-    report["watch"] = {
-        "samples": 208, "watched_s": 2.08, "interval_s": 0.01, "thinning": None, "reason": None,
-        "samples_by_phase": {"startup": 190, "step": 18, "other": 0}, "rank_correlation": 0.87,
-        "rank_functions": 9,
-        "outlier_rule": "steps of the watch that took half as long again as the clean median",
-    }  # fmt: skip
+    report["watch"] = copy.deepcopy(_MADE["watch"])
 
 
 def on_a_device():
@@ -140,18 +128,6 @@ def attribution(median):
     return found | {"unowned": rows}
 
 
-def processes():
-    """What the threads come to."""
-    found = {"steps": 420, "step_s": 4.9e-3, "cpu_s": 7.88e-3, "cores": 1.61, "off_cpu_s": 0.8e-3}
-    found |= {"no_core_s": 0.1e-3, "unseen_share": 0.19, "workers": 1, "worker_cpu_s": 1.5e-3}
-    sentences = [
-        "the steps' thread ran for 4.10 ms of a clean step",
-        "19 % of the CPU time is used in threads and processes that no layer looks into",
-        "1 DataLoader worker uses 1.50 ms of CPU time per step",
-    ]
-    return found | {"wait_s": 3e-4, "reading_s": 1e-4, "reason": None, "sentences": sentences}
-
-
 def memory_owners(device="cpu"):
     """Rows of `memory_owners` for one device."""
     names = "device kind start_bytes peak_bytes largest_bytes end_bytes"
@@ -164,7 +140,8 @@ def add_owners(report):
     """Fill the tables of a report on a CPU; the figures on kernels stay with `add_device`."""
     tables, columns, cells = report["tables"], report["columns_reason"], report["cells_reason"]
     report["attribution"] = attribution(report["benchmark"]["median_s"])
-    report["processes"], tables["memory_owners"] = processes(), memory_owners()
+    report["processes"] = copy.deepcopy(_MADE["processes"])
+    tables["memory_owners"] = memory_owners()
     whole = sum(each["peak_bytes"] for each in tables["memory_owners"]) / MIB
     names = "device kind module operator backward tensors bytes share"
     held = (("cpu", *rest, round(size * MIB), size / whole) for *rest, size in _OWNERS["holders"])
@@ -199,14 +176,7 @@ def add_owners(report):
     cells |= dict.fromkeys(names, "an operator or a kernel has no source line here")
     names = [f"call_paths.{name}" for name in ("total_s", "self_s")]
     cells |= dict.fromkeys(names, "a kernel runs on the device: it has no host time")
-    cells |= {
-        "peak_holders.module": "it was made outside every module",
-        "peak_holders.operator": "it was there before the step that was observed",
-        "peak_holders.backward": "nothing tells in which pass it was made",
-        "call_paths.parent": "it is the outermost",
-        "threads.layers": "no layer looks into it",
-        "threads.note": "there is nothing to add",
-    }
+    cells |= _MADE["cells_reason"]
 
 
 def add_device(report):

@@ -4,22 +4,18 @@
 of a view from data and tells what is then on the page, line by line, its charts with it.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from profstack.report import html
 from profstack.report.page import prepare
 from tests.support.bench_reports import bench
-from tests.support.browser import Browser, snippet
+from tests.support.browser import snippet
 from tests.support.full_report import whole
 from tests.support.processes import TESTS
 from tests.support.reports import build
@@ -31,10 +27,10 @@ _SCOPE = re.compile(
 )
 
 
-def opened_up(script: str) -> str:
+def opened_up(script):
     """The script with all that its modules define in `T.MODULE`; it does not start."""
 
-    def scope(found: re.Match[str]) -> str:
+    def scope(found):
         name, body = found.groups()
         kinds = {each: kind for kind, each in _NAMES.findall(body)}
         every = ", ".join(
@@ -53,7 +49,7 @@ def opened_up(script: str) -> str:
 
 
 @functools.cache
-def _page_file() -> Path:
+def _page_file():
     """The page without its data, its library or its start."""
     first, last = (TESTS / "support" / "page_lab.js").read_text().split("window.lab = ")
     script = f"{first}{opened_up(html.page_script('main.js'))}window.lab = {last}"
@@ -69,10 +65,10 @@ def _page_file() -> Path:
 class Lab:
     """The one lab page of the shared browser; opened again where another page was shown."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser):
         self.browser = browser
 
-    def js(self, expression: str) -> Any:
+    def js(self, expression):
         """What an expression gives; elements are told by their outlines."""
         if self.browser.shows != "lab":
             self.browser.open(_page_file(), width=1400, height=900)
@@ -82,70 +78,58 @@ class Lab:
             self.browser.shows = "lab"
         return self.browser.evaluate(f"(async () => lab.of(await ({expression})))()")
 
-    def script(self, name: str, **words: str) -> Any:
+    def script(self, name, **words):
         """What a file of `snippets` gives, with each of the words in place of its name."""
         text = snippet(name)
-        return self.js(
-            functools.reduce(lambda made, word: made.replace(*word), words.items(), text)
-        )
+        for word in words.items():
+            text = text.replace(*word)
+        return self.js(text)
 
-    def values(self, function: str, cases: Iterable[Any]) -> list[Any]:
+    def values(self, function, cases):
         """What a function gives for each case: a tuple of arguments, or one alone."""
         given = [list(one) if isinstance(one, tuple) else [one] for one in cases]
         return list(self.js(f"{json.dumps(given)}.map((one) => ({function})(...one))"))
 
-    def check(self, function: str, table: Mapping[Any, Any]) -> None:
+    def check(self, function, table):
         """Compare what a function gives with what is expected of each case."""
         assert dict(zip(table, self.values(function, table), strict=True)) == dict(table)
 
-    def draw(self, page: Mapping[str, Any], draws: str, *selectors: str) -> list[str]:
+    def draw(self, page, draws, *selectors):
         """Draw with functions (a JavaScript list) and tell the elements of these selectors."""
         return sound(self.js(f"lab.draw({json.dumps(page)}, [{draws}], {json.dumps(selectors)})"))
 
-    def view(self, page: Mapping[str, Any], script: str, name: str = "") -> list[str]:
+    def view(self, page, script, name=""):
         """Draw all parts of a script's view and tell them."""
         parts = f"...T.{script}.{name or script}View.parts.flatMap(([, ...draws]) => draws)"
         return self.draw(page, parts, f"#view-{name or script}")
 
-    def all(self, selector: str, each: str = "one.textContent") -> list[Any]:
+    def all(self, selector, each="one.textContent"):
         """What an expression of `one` gives for each element that a selector finds."""
         found = f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => {each})"
         return list(self.js(found))
 
-    def chart(self, box: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    def chart(self, box):
         """The traces of a chart by their names, and its layout."""
         data, layout = self.all(f"{box} .plot", "[one.data, one.layout]")[0]
         return {one.get("name", at): one for at, one in enumerate(data)}, layout
 
-    def tables(self, view: str, rows: int = 1) -> dict[str, list[str]]:
+    def tables(self, view, rows=1):
         """Headings and the first rows of the tables in a view, by the box that they are in."""
-        found = self.all(
-            f"#view-{view} table",
-            f"""(() => {{
-              const cells = (row) => [...row.cells].map((cell) =>
-                cell.textContent.replace(/[▾▸]|#$/g, '')).join('|');
-              const heads = [...one.querySelectorAll('th')].map((head) => head.textContent);
-              const rows = [...one.tBodies[0].rows].slice(0, {rows}).map(cells);
-              return [one.closest('[id]').id, heads.join(', '), ...rows];
-            }})()""",
-        )
-        return {box: told for box, *told in found}
+        told = snippet("table_told").replace("ROWS", str(rows))
+        return {box: rest for box, *rest in self.all(f"#view-{view} table", told)}
 
-    def press(self, box: str, text: str) -> None:
+    def press(self, box, text):
         """Click the button with this text and let the page draw."""
         self.tell("#note", after=f"[...document.querySelectorAll({json.dumps(box + ' button')})]"
                   f".find((one) => one.textContent === {json.dumps(text)}).click()")  # fmt: skip
 
-    def tell(self, *selectors: str, after: str = "0") -> list[str]:
+    def tell(self, *selectors, after="0"):
         """The elements as they are, once something was done."""
-        lines = self.js(
-            f"(async () => {{ {after}; await lab.rest(); await lab.rest();"
-            f" return lab.tell({json.dumps(selectors)}); }})()"
-        )
-        return sound(lines)
+        told = f"{after}; await lab.rest(); await lab.rest(); return lab.tell"
+        return sound(self.js(f"(async () => {{ {told}({json.dumps(selectors)}); }})()"))
 
 
-def sound(lines: list[str]) -> list[str]:
+def sound(lines):
     """The lines, none of which has what comes of a value that is not there."""
     word = re.compile(r".{,60}(?:NaN|undefined|\[object|Infinity|null ).{,60}")
     wrong = [found[0] for one in lines if (found := word.search(one))]
@@ -153,9 +137,9 @@ def sound(lines: list[str]) -> list[str]:
     return lines
 
 
-def page_of(report: dict[str, Any]) -> dict[str, Any]:
+def page_of(report):
     """The data of a report's page as its scripts find it when all parts are inflated."""
-    page: dict[str, Any] = json.loads(json.dumps(prepare(report, base="").as_dict()))
+    page = json.loads(json.dumps(prepare(report, base="").as_dict()))
     page |= {"parts": html.divide(page)[0]["parts"]}
     page["overview"]["rules"] = page["overview"]["rules"][:3]
     page["overview"]["verdicts"] = page["overview"]["verdicts"][:2]
@@ -163,32 +147,30 @@ def page_of(report: dict[str, Any]) -> dict[str, Any]:
 
 
 @functools.cache
-def run_page() -> dict[str, Any]:
+def run_page():
     """The page of a run in which every layer had its turn; `changed` gives others like it."""
     return page_of(whole())
 
 
 @functools.cache
-def bench_page() -> dict[str, Any]:
+def bench_page():
     return page_of(bench())
 
 
-def records_of(page: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def records_of(page, name):
     """The rows of a table of the page, with their columns."""
     table = page["tables"][name]
     keys = [column["key"] for column in table["columns"]]
     return [dict(zip(keys, row, strict=True)) for row in table["rows"]]
 
 
-def with_rows(
-    page: Mapping[str, Any], name: str, records: Iterable[Mapping[str, Any]]
-) -> dict[str, Any]:
+def with_rows(page, name, records):
     """A table of the page with these rows instead: what they leave out is null."""
     keys = [column["key"] for column in page["tables"][name]["columns"]]
     return page["tables"][name] | {"rows": [[one.get(key) for key in keys] for one in records]}
 
 
-def changed(page: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+def changed(page, **values):
     """A copy with some parts changed: `facts__step__n=3` for page["facts"]["step"]["n"]."""
     found = copy.deepcopy(dict(page))
     for way, value in values.items():

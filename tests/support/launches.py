@@ -4,10 +4,10 @@ import numpy as np
 
 from profstack.ranks.straggler import Rank
 from tests.support.reports import build
+from tests.support.tables import rows_of
 
 # Steps of a launch whose waits are known; in the others a layer measures.
 CLEAN = [at for at in range(12, 120) if at % 12 < 7]
-STEP_S = 0.02
 
 
 def launch(count=2, *, late=None, kind="wait", noise=0.05, seed=3, traced=None, nodes=None):
@@ -40,30 +40,22 @@ def _report(rank, own, late, kind, step_s, waits_s, count, node):
     more = float(np.mean([late(step) for step in CLEAN]))
     parts = {"data wait": 0.001, "forward": 0.003, "Python": 0.001, "backward": 0.003}
     parts[part] += more
-    steps = [
-        {
-            "index": step, "phase": "train", "slice": int(step not in CLEAN), "flags": None,
-            "wall_s": step_s,
-            "wait_s": 0.001 + late(step) * (kind == "wait") if step in CLEAN else None,
-            "cpu_s": own[step] - 0.001 - late(step) * (kind != "cpu"),
-        }
-        for step in own
-    ]  # fmt: skip
-    whole = build()
+    parts["idle"] = step_s - sum(parts.values())
+    bar = [(name, seconds, seconds / step_s) for name, seconds in parts.items()]
+    bar = rows_of("name seconds share", *bar, link=None, **{"is": "calibrated"})
+    waits = {at: 0.001 + late(at) * (kind == "wait") for at in CLEAN}
+    cpus = {at: own[at] - 0.001 - late(at) * (kind != "cpu") for at in own}
+    steps = [(at, int(at not in CLEAN), waits.get(at), cpus[at]) for at in own]
+    same = {"phase": "train", "flags": None, "wall_s": step_s}
     evidence = {"test": "communication-bound", "share": waits_s / step_s}
-    return {
-        **whole,
-        "run": {**whole["run"], "rank": rank, "world_size": count, "node": node, "ended_at": None},
-        "status_reason": None,
-        "benchmark": {**whole["benchmark"], "median_s": step_s},
-        "setup": {}, "sources": [], "run_bar": [],
-        "verdict": {"slug": "balanced", "sentence": f"Of {rank}.", "evidence": [evidence],
-                    "sureness": "certain", "action": "Load less."},
-        "step_bar": {"median_s": step_s, "reason": None, "parts": [
-            {"name": name, "seconds": seconds, "share": seconds / step_s, "link": None,
-             "is": "calibrated"}
-            for name, seconds in {**parts, "idle": step_s - sum(parts.values())}.items()]},
+    verdict = {"slug": "balanced", "sentence": f"Of {rank}.", "evidence": [evidence]}
+    whole = build() | {"status_reason": None, "setup": {}, "sources": [], "run_bar": []}
+    whole["run"] |= {"rank": rank, "world_size": count, "node": node, "ended_at": None}
+    whole["benchmark"]["median_s"] = step_s
+    whole["step"] |= {"count": 120, "batch_size": 16}
+    whole["tables"]["steps"] = rows_of("index slice wait_s cpu_s", *steps, **same)
+    return whole | {
+        "verdict": verdict | {"sureness": "certain", "action": "Load less."},
+        "step_bar": {"median_s": step_s, "reason": None, "parts": bar},
         "slices": [{"index": 0, "kind": "clean"}, {"index": 1, "kind": "torch"}],
-        "step": {**whole["step"], "count": 120, "batch_size": 16},
-        "tables": {**whole["tables"], "steps": steps},
-    }  # fmt: skip
+    }

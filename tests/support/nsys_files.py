@@ -13,11 +13,8 @@ from contextlib import closing
 from tests.support.made_up import made_up
 
 # Version of nsys, and of the schema of its exports.
-VERSIONS = {
-    "2022": ("2022.4.2.1", "3.0.0"),
-    "2024": ("2024.3.1.75", "3.15.1"),
-    "2026": ("2026.1.1.204", "3.24.14"),
-}
+VERSIONS = {"2022": ("2022.4.2.1", "3.0.0"), "2024": ("2024.3.1.75", "3.15.1")}
+VERSIONS["2026"] = ("2026.1.1.204", "3.24.14")
 GENERATIONS = tuple(VERSIONS)
 PID = 4242
 
@@ -107,19 +104,12 @@ class NsysFile:
     def os_call(self, start, end, name, *, callchain=0, **of):
         self._on_host("OSRT_API", start, end, name, 27, of, callchainId=callchain)
 
-    def launch(self, start, number, **more):
-        self.call(start, start + 5, "cudaLaunchKernel", number, **more)
-
     def launched(self, at, start, end, name, number, thread=MAIN, **more):
         """A launch at that time, and its kernel."""
-        self.launch(at, number, thread=thread)
+        self.call(at, at + 5, "cudaLaunchKernel", number, thread=thread)
         self.kernel(start, end, name, number, **more)
 
-    def kernel(self, start, end, name, number, *, grid="", block="", **more):
-        """A kernel; `grid` and `block` are three numbers, as in 64,1,1."""
-        for size, extents in (("grid", grid), ("block", block)):
-            pairs = zip("XYZ", extents.split(",") if extents else (), strict=False)
-            more |= {f"{size}{axis}": int(extent) for axis, extent in pairs}
+    def kernel(self, start, end, name, number, **more):
         more["demangledName"] = more["shortName"] = self.string(name)
         self._on_device("KERNEL", start, end, number, **more)
 

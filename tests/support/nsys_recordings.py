@@ -22,11 +22,7 @@ TORCH = _MADE["torch"]
 
 def fact(**more):
     """The fact `nsys` of this import."""
-    told = {"file": "out.sqlite", "version": "2024.6.2.225", "schema": "3.16.3", "steps": STEPS}
-    told |= {"first_step": 20, "last_step": 31, "per": "step", "captured_s": 0.19, "notes": []}
-    told |= {"steps_wall_s": STEPS * STEP_S, "process": 4242, "other_processes": 2, "left_out": {}}
-    told |= {"missing": {"libraries": "no calls of cuDNN or cuBLAS"}, "unlaunched": 12}
-    return told | {"graphs_whole": 0, "open_ranges": 1} | more
+    return _MADE["fact"] | {"steps": STEPS, "steps_wall_s": STEPS * STEP_S} | more
 
 
 def rows():
@@ -103,21 +99,15 @@ def alone(folder, frames=None, **facts):
     return report_of(folder)
 
 
-def with_torch(folder, frames=None, *, container=False, **facts):
-    """The report of a run with a torch slice of its own, and the import beside it.
-
-    With a `container`, as a ModuleList is, the model has `Net.experts`, which is never called, and
-    a module in it.
-    """
-    run, inner = Run(folder), (10, "Net.experts.0", 9, 1, 0.2, 0.1)
-    ran = [*TORCH, *[inner] * container]
-    made = [module(*row[:3]) for row in [*TORCH, *[(9, "Net.experts", 1), inner] * container]]
-    run.writer.write({"modules": made})
+def with_torch(folder, frames=None, **facts):
+    """The report of a run with a torch slice of its own, and the import beside it."""
+    run = Run(folder)
+    run.writer.write({"modules": [module(*row[:3]) for row in TORCH]})
     run.clean(10)
     none = {"backward_device_s": 0.0}
     times = [
         module_times(n, 4 * calls, 4 * forward * MS, forward_device_s=4 * device * MS, **none)
-        for n, _, _, calls, forward, device in ran
+        for n, _, _, calls, forward, device in TORCH
     ]
     run.torch([STEP_S] * 4, frames={"module_times": times})
     run.layers(torch="recorded")

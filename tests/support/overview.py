@@ -3,6 +3,7 @@ parts of lines by module."""
 
 from tests.support.made_up import made_up
 from tests.support.reports import row
+from tests.support.tables import rows_of
 
 MIB = 2**20
 LENGTH = 120
@@ -20,24 +21,17 @@ def add_verdict(report):
     """A verdict by shares, the bar of the step, and findings with and without a gain."""
     median = report["benchmark"]["median_s"]
     tests = [("input-bound", 0.45, 0.3), ("python-bound", 0.2, 0.4), ("compute-bound", None, 0.4)]
-    evidence = [
-        {"test": test, "share": share, "threshold_share": least}
-        | ({"time_s": share * median} if share else {})
-        for test, share, least in tests
-    ]
+    evidence = rows_of("test share threshold_share", *tests)
+    for each in evidence[:2]:
+        each["time_s"] = each["share"] * median
     evidence[0]["link"] = "modules/(wait)"
     sentence = "Input-bound: 45 % of a clean step waits for the next batch."
     report["verdict"] = {"slug": "input-bound", "sentence": sentence, "margin": 0.15}
     report["verdict"]["evidence"], report["verdict"]["sureness"] = evidence, "likely"
-    parts = [
-        {"name": name, "seconds": share * median, "share": share, "link": link, "is": "calibrated"}
-        for name, share, link in (
-            ("data wait", 0.45, "modules/(wait)"), ("Python", 0.2, "python/train.py:10:main"),
-            ("forward", 0.15, "modules/Digits"), ("backward", 0.19, "modules/Digits"),
-        )
-    ]  # fmt: skip
-    parts.append({**parts[-1], "name": "other", "seconds": 0.01 * median, "share": 0.01})
-    parts[-1]["link"] = None
+    parts = [("data wait", 0.45, "modules/(wait)"), ("Python", 0.2, "python/train.py:10:main")]
+    parts += [("forward", 0.15, "modules/Digits"), ("backward", 0.19, "modules/Digits")]
+    parts = rows_of("name share link", *parts, ("other", 0.01, None), **{"is": "calibrated"})
+    parts = [part | {"seconds": part["share"] * median} for part in parts]
     report["step_bar"] = {"median_s": median, "parts": parts, "reason": None}
     copy = {"operator": "aten::item", "total_s": 1e-5, "limits_agree": False}
     copy["link"] = "operators/aten::addmm"

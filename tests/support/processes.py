@@ -46,6 +46,12 @@ def run_python(
     return done
 
 
+def git(*words: str, cwd: Path | None = None) -> str:
+    """Standard output of git, in the current folder unless told otherwise."""
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
+    return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
 def raised_by(folder: Path, text: str = "@profile\ndef work(): pass\n") -> BaseException | None:
     """The error of a script of this text."""
     script = folder / f"raises{len(list(folder.iterdir()))}.py"

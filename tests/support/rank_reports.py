@@ -5,6 +5,8 @@ from tests.support.reports import row
 
 # Seconds of a step, what it waits for others, and its parts, of the straggler and of the others.
 _STEP_S, _LATE_OWN_S, _OWN_S = 0.05, 0.044, 0.011
+_MET = {"skew_s": 0.0165, "transfer_s": 0.002, "bytes_per_s": 3e8, "last_rank": 1}
+_MET["last_share"] = 0.75
 
 
 def of_ranks(count, *, straggler=1, steps=9, missing=()):
@@ -19,8 +21,7 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
         "straggler": {"rank": straggler, "late_s": own[straggler] - _OWN_S, "since_step": None,
             "rare": None, "whole_node": False},
         "spread_s": max(own.values()) - min(own.values()),
-        "collectives": {"skew_s": 0.0165, "transfer_s": 0.002, "bytes_per_s": 3e8, "last_rank": 1,
-            "last_share": 0.75, "clock_error_s": 4e-5},
+        "collectives": _MET | {"clock_error_s": 4e-5},
     }  # fmt: skip
     report["run"] |= {"rank": straggler, "world_size": count, "recorded_ranks": count}
     tables["ranks"] = [_rank(rank, own, straggler) for rank in range(count)]
@@ -36,11 +37,8 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
             late_s=0.003 * (at + 1) ** 2 if rank == straggler else None)
         for rank in there for at in range(steps)
     ]  # fmt: skip
-    tables["collectives"] = [row(
-        "collectives", name="gloo:all_reduce", bytes=600_000, calls=1.0, wall_s=0.03,
-        hidden_s=0.004, skew_s=0.0165, transfer_s=0.002, bytes_per_s=3e8, last_rank=1,
-        last_share=0.75,
-    )]  # fmt: skip
+    called = {"name": "gloo:all_reduce", "bytes": 600_000, "calls": 1.0, "wall_s": 0.03}
+    tables["collectives"] = [row("collectives", hidden_s=0.004, **called, **_MET)]
     report["columns_reason"] |= {"rank_steps.cpu_s": "too short to read", "ranks.ended": "none did"}
     report["cells_reason"] |= {"rank_steps.late_s": "never late", "ranks.step_s": "no report"}
     return report
@@ -50,11 +48,10 @@ def _rank(rank, own, straggler):
     folder = f"rank-{rank:05d}"
     if rank not in own:
         return row("ranks", rank=rank, folder=folder, status="missing", ended="it left no report")
-    late = rank == straggler
-    return row(
+    made = row(
         "ranks", rank=rank, node=rank // 8, folder=folder, status="complete", steps=100 + rank,
         step_s=_STEP_S, own_s=own[rank], waits_s=_STEP_S - own[rank], late_s=own[rank] - _OWN_S,
-        part="data wait" if late else None, part_s=0.031 if late else None,
-        file="train.py" if late else None, line=61 if late else None,
-        cause="input-bound" if late else "communication-bound",
+        cause="communication-bound",
     )  # fmt: skip
+    late = {"part": "data wait", "part_s": 0.031, "file": "train.py", "line": 61}
+    return made | late | {"cause": "input-bound"} if rank == straggler else made

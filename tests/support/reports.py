@@ -5,6 +5,7 @@ each layer's steps are slower than the clean ones, roots and step parts add up t
 median, and a function's callees never take longer than the function.
 """
 
+import copy
 import random
 import statistics
 from functools import cache
@@ -14,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from profstack.report import files
 from profstack.storage.schema.recorded import SCHEMA_VERSION
-from profstack.storage.schema.report import REPORT, REPORT_OF_NSYS, RankTables
+from profstack.storage.schema.report import REPORT
 from tests.support.made_up import made_up
 
 HOSTILE = '</script><img src=x onerror="window.broken=1">'
@@ -213,14 +214,6 @@ def _memory(slices, steps):
     return rows("memory", "t_s step rss_bytes", *found)
 
 
-# Tables that a run without the layers that fill them has empty.
-_LATER = (
-    "kernels", "regions", "ranges", "watch", "outliers", "flops", "memory_owners", "peak_holders",
-    "call_paths", "threads", "launches", "gaps", "collectives", "module_lines", *REPORT_OF_NSYS,
-    *RankTables.__annotations__,
-)  # fmt: skip
-
-
 def build(*, watched_steps=45):
     """A fresh report; the caller may change it as it likes."""
     slices, steps = _slices_and_steps((*_MADE["plan"], ("watch", watched_steps, 4.0, 0.0)))
@@ -233,43 +226,23 @@ def build(*, watched_steps=45):
     calls = [(label(caller), label(callee), calls, ms / 2e3, ms / 1e3, "step")
         for caller, callee, calls, ms in _MADE["calls"]]  # fmt: skip
     names = "name shapes module calls self_s total_s calibrated_s"
-    text = "The run was short: the layer memory had no turn. The command in its row fills it."
-    return {
+    whole = copy.deepcopy(_MADE["whole"])
+    whole["step"] |= {"count": len(steps), "counts_by_phase": {"train": len(steps)}}
+    return whole | {
         "schema_version": SCHEMA_VERSION,
-        "profstack_version": "0.1.0",
-        "script": "train.py",
-        "argv": ["train.py", "--epochs", "3", "--lr", "0.001"],
-        "status": "complete",
-        "run": {"id": "train-0001", "started_at": "2025-11-20T22:31:04+00:00",
-            "finished_at": "2025-11-20T22:31:09+00:00", "duration_s": 4.71, "exit_code": 0,
-            "signal": None, "stopped_by": None, "rank": 0, "world_size": 1},
-        "environment": {"python": "3.11.2", "torch": "2.13.0+cpu", "device": "cpu", "gpu": None,
-            "cpu": "AMD EPYC 7763, 2 cores, 2 threads used by torch", "memory": "23.5 GiB",
-            "commit": "90fd44f", "platform": "Linux 6.1"},
-        "step": {"rule": "Optimizer.step", "count": len(steps), "phase": "train", "batch_size": 64,
-            "counts_by_phase": {"train": len(steps)}, "shapes": ["[64, 1, 8, 8]"]},
         "slices": slices,
         "benchmark": benchmark,
         "probe_effect": [_probe_effect(name, slices, clean) for name in _LAYERS],
         "layers": layers,
-        "verdict": None,
-        "findings": [],
-        "roofline": None,
-        "tables": {"steps": steps, "modules": _modules(clean),
+        # Those of layers that had no turn are empty.
+        "tables": {**{name: [] for name in REPORT}, "steps": steps, "modules": _modules(clean),
             "operators": rows("operators", names, *operators), "functions": _functions(),
             "calls": rows("calls", "caller callee calls self_s total_s phase", *calls),
             "memory": _memory(slices, steps),
             "lines": rows("lines", "file line source calls python_s operator_s", *lines),
-            "artifacts": [one for layer in layers for one in layer["artifacts"]],
-            **{name: [] for name in _LATER}},
+            "artifacts": [one for layer in layers for one in layer["artifacts"]]},
         "columns_reason":
             {name: reason for reason, names in _MADE["reasons"].items() for name in names.split()},
-        "cells_reason": {"modules.parameters": "no module", "modules.calls": "no module"},
-        "columns_source": {},
-        "watch": None,
-        "attribution": None,
-        "nsys": None,
-        "warnings": [{"slug": "short-run", "text": text}],
     }  # fmt: skip
 
 

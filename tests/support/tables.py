@@ -27,6 +27,11 @@ def cases(names, *rows, **more):
     return pytest.mark.parametrize(names.replace(" ", ","), found, **more)
 
 
+def entries(text):
+    """The cells of rows `a | b // c | d`, which may be over several lines."""
+    return [row.split(" | ") for row in text.strip().replace("\n", " // ").split(" // ")]
+
+
 def of(row, columns):
     """Columns of a row, or keys of a finding; null where it has none."""
     return [row.get(name) for name in columns.split()]

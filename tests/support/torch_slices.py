@@ -2,7 +2,6 @@
 
 import gc
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from profstack.capture.hooks import RANGES
 from profstack.layer import SliceContext
 from profstack.storage.vocabulary import STEP_PARTS
 from profstack.wrappers.torch_profiler import TorchProfilerWrapper
-from tests.support.wrapped import installed_hooks
+from tests.support.wrapped import installed_hooks, slice_of
 
 
 @dataclass
@@ -46,21 +45,6 @@ def self_s(row):
     return float(row["forward_self_s"] + row["backward_self_s"])
 
 
-def slice_of(hooks, wrapper, context, step):
-    """Run the steps of a slice, as the engine does; the times at which they begin and end."""
-    wrapper.start(context)
-    hooks.emit_ranges(True)
-    # That this began before the step is told by two clocks, which agree to a microsecond.
-    time.sleep(0.0001)
-    stamps = [time.perf_counter()]
-    for _ in range(context.steps):
-        step()
-        stamps.append(time.perf_counter())
-    hooks.emit_ranges(False)
-    wrapper.stop()
-    return stamps
-
-
 def observe(step, steps=3, mode="timed", warm=2, left_out=(), folder=None):
     """Run `step` `warm` times with the names being found, then `steps` times observed.
 
@@ -75,7 +59,7 @@ def observe(step, steps=3, mode="timed", warm=2, left_out=(), folder=None):
             gc.disable()
             hooks.set_mode(RANGES)
             context = SliceContext(0, mode, steps, folder or Path(other))
-            stamps = slice_of(hooks, wrapper, context, step)
+            stamps = slice_of(hooks, wrapper, context, *[step] * steps)
             results, modules = wrapper._results, hooks.names.by_number()
             return Slice(wrapper.take(stamps, modules, left_out), stamps, modules, results)
         finally:

@@ -20,8 +20,6 @@ from profstack.readers.flops.counting import Count
 # Where `make test` puts it.
 FOLDER = Path(sys.prefix) / "torchvision"
 FRAMES, FLOW_SIZE = 16, 512
-# So many models of each file: larger ones have more of the same layers.
-OF_EACH_FILE = 1
 
 
 def is_installed():
@@ -90,19 +88,17 @@ def counted(models, name, module):
 
 
 def by_file(models):
-    """Names of models by the file that makes them, those with the fewest multiply-adds first."""
+    """By file its model with the fewest multiply-adds: larger ones have more of the same layers."""
     found = {}
     weights = {name: models.get_model_weights(name).DEFAULT for name in models.list_models()}
     for name in sorted(weights, key=lambda name: weights[name].meta["_ops"]):
         file = models.get_model_builder(name).__module__
         if ".detection" not in file:
-            found.setdefault(file, []).append(name)
+            found.setdefault(file, name)
     return found
 
 
 if __name__ == "__main__":
     zoo = torchvision_models()
-    rows = []
-    for file, names in by_file(zoo).items():
-        rows += [counted(zoo, name, file.split(".")[2]) for name in names[:OF_EACH_FILE]]
+    rows = [counted(zoo, name, file.split(".")[2]) for file, name in by_file(zoo).items()]
     json.dump(rows, sys.stdout)

@@ -1,13 +1,16 @@
 """What tests of wrappers share: a small model, hooks that tell nobody, a domain that remembers."""
 
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
 from profstack.capture.hooks import DISCOVER, TorchHooks
 from profstack.capture.module_names import ModuleNames
+from profstack.capture.observers import GuardedListener
 
 # Of the engine, which is told of all this. It calls something built in, as the engine calls clocks.
 _TOLD = "evaluated first_activity call_started call_ended backward_started backward_ended "
@@ -48,6 +51,32 @@ def training(net):
         optimizer.step()
 
     return step
+
+
+def slice_of(hooks, wrapper, context, *steps):
+    """Run the steps of a slice, as the engine does; the times at which they begin and end."""
+    wrapper.start(context)
+    hooks.emit_ranges(True)
+    told, failed = wrapper.listener(), lambda error: pytest.fail(f"the listener raised {error!r}")
+    # As in a run: told of calls are those alone who ask for it, and their errors are kept in.
+    listener = GuardedListener(told, failed) if told is not None else None
+    hooks.listen(listener)
+    try:
+        # That this began before the step is told by two clocks, which agree to a microsecond.
+        time.sleep(0.0001)
+        stamps = [time.perf_counter()]
+        for number, step in enumerate(steps, context.first_step + 1):
+            step()
+            stamps.append(time.perf_counter())
+            if listener is not None:
+                listener.step_ended(number)
+                if len(stamps) <= len(steps):
+                    listener.step_begun(number)
+    finally:
+        hooks.listen(None)
+        hooks.emit_ranges(False)
+        wrapper.stop()
+    return stamps
 
 
 class RememberingDomain:

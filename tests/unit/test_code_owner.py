@@ -13,6 +13,7 @@ import torch
 
 from profstack import code_owner
 from profstack.code_owner import BUILTIN, CELLS, FACT, OWN, PYTHON, Places, cell_names
+from tests.support.tables import entries
 
 SITE = "lib/python3.11/site-packages"
 GENERATED = "(generated code)"
@@ -35,8 +36,7 @@ HERE/../lib/x.py | lib // HERE/app/../x.py | {OWN} // cell 12 | {OWN}
 
 def test_files_and_the_packages_they_belong_to(tmp_path):
     places = Places.of(str(tmp_path))
-    table = OWNERS_HERE.strip().replace("\n", " // ").replace("HERE", str(tmp_path))
-    owners = dict(row.split(" | ") for row in table.split(" // "))
+    owners = dict(entries(OWNERS_HERE.replace("HERE", str(tmp_path))))
     owners |= {f"{tmp_path}-other/train.py": f"{tmp_path.name}-other", "/x.py": os.sep}
     owners |= {str(torch.__file__): "torch", str(subprocess.__file__): PYTHON}
     owners[str(code_owner.__file__)] = code_owner.PROFSTACK
@@ -103,9 +103,7 @@ C:\\venv\\Lib\\site-packages\\numpy\\core.py | False | numpy // helper.py | Fals
 
 
 def test_a_file_belongs_to_a_library_or_to_the_user():
-    for file, own, package in (
-        row.split(" | ") for row in OWNERS.strip().replace("\n", " // ").split(" // ")
-    ):
+    for file, own, package in entries(OWNERS):
         assert code_owner.package_of(file, own={"True": True, "False": False}.get(own)) == package
     file = {"file": "lib/a.py"}
     records = [{**file, "own": False}, {**file, "own": True, "package": None}]

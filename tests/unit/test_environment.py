@@ -26,14 +26,6 @@ def files(monkeypatch):
     return found
 
 
-def held(size):
-    """A mapping of its own, touched: memory that other tests freed does not become part of it."""
-    gc.collect()
-    mapping = mmap.mmap(-1, size * MIB)
-    mapping.write(b"\1" * (size * MIB))
-    return mapping
-
-
 def test_facts_are_true_and_hold_no_values_of_environment_variables(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "31337")
     monkeypatch.setenv("WANDB_API_KEY", "hush-hush")
@@ -91,7 +83,11 @@ def test_a_script_that_closes_or_takes_the_descriptor_does_no_harm(tmp_path):
 
 
 def test_the_peak_is_at_least_what_is_held_and_may_begin_anew():
-    mapping, high = held(128), environment.peak_rss_bytes()
+    # A mapping of its own, touched: memory that other tests freed does not become part of it.
+    gc.collect()
+    mapping = mmap.mmap(-1, 128 * MIB)
+    mapping.write(b"\1" * (128 * MIB))
+    high = environment.peak_rss_bytes()
     assert high >= rss_bytes() - MIB > 128 * MIB
     mapping.close()
     assert environment.peak_rss_bytes() >= high - 8 * MIB

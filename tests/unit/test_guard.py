@@ -48,16 +48,6 @@ HANDLERS = {
 }
 
 
-@pytest.fixture
-def handle():
-    before = signal.getsignal(signal.SIGUSR1)
-    yield lambda handler: signal.signal(signal.SIGUSR1, handler) and None
-    signal.signal(signal.SIGUSR1, before)
-
-
-ctrl_c = functools.partial(signal.raise_signal, signal.SIGINT)
-
-
 def frames(error):
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
@@ -150,6 +140,7 @@ def test_signals_wait_for_work_that_is_not_to_be_torn_apart(told, monkeypatch):
         delay_signals(lambda: int("its own"))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # A script that ends by Ctrl-C needs no second one; a handler of its own gets it all the same.
+    ctrl_c = functools.partial(signal.raise_signal, signal.SIGINT)
     monkeypatch.setattr(sys, "last_type", KeyboardInterrupt, raising=False)
     delay_signals(ctrl_c)
     signal.signal(signal.SIGINT, before[0])

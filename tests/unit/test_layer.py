@@ -19,14 +19,9 @@ class Entry:
 
 @pytest.fixture
 def entries(monkeypatch):
-    found = []
-
-    def entry_points(group):
-        assert group == "profstack.wrappers"
-        return found
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    return found
+    found = {"profstack.wrappers": []}
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found[group])
+    return found["profstack.wrappers"]
 
 
 ALPHA = "tests.support.engine:Alpha"

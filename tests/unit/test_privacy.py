@@ -1,9 +1,9 @@
 """What is masked before it is shown, and the commit that may be."""
 
 import re
-import subprocess
 
 from profstack import privacy
+from tests.support.processes import git
 
 # Command lines; what is masked stands in braces.
 MASKED = """
@@ -51,19 +51,14 @@ def test_paths_are_shown_relative_to_home(monkeypatch):
 
 
 def test_commit_of_a_folder(tmp_path):
-    def git(*arguments):
-        identity = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
-        command = ["git", "-C", str(tmp_path), *identity, *arguments]
-        return subprocess.check_output(command, text=True).strip()
-
     nothing = {"commit": None, "changed": None}
     assert privacy.commit_facts(tmp_path) == nothing
-    git("init", "-q")
+    git("init", "-q", cwd=tmp_path)
     assert privacy.commit_facts(tmp_path) == nothing
     (tmp_path / "train.py").write_text("steps = 3\n")
-    git("add", ".")
-    git("commit", "-q", "-m", "first")
-    head, inner = git("rev-parse", "HEAD"), tmp_path / "inner"
+    git("add", ".", cwd=tmp_path)
+    git("commit", "-q", "-m", "first", cwd=tmp_path)
+    head, inner = git("rev-parse", "HEAD", cwd=tmp_path).strip(), tmp_path / "inner"
     inner.mkdir()
     assert privacy.commit_facts(inner) == {"commit": head, "changed": False}
     (tmp_path / "train.py").write_text("steps = 4\n")

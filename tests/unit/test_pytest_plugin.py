@@ -1,9 +1,7 @@
 """The pytest plugin: limits on both sides, kept times, the table, and locks."""
 
-import json
 import os
 import time
-from itertools import repeat
 from types import SimpleNamespace
 
 import pandas
@@ -21,6 +19,7 @@ from profstack.lock import text as lock_text
 from profstack.report import html, screen
 from profstack.stats.summary import summarize
 from profstack.wrappers import cprofile, flops, memory, torch_profiler
+from tests.support.tables import cases
 
 # Pytester forgets what it imports: torch cannot be imported twice, and others take long.
 LOADED = (pandas, psutil, torch, counted_run, meaning, places)
@@ -60,9 +59,7 @@ def _step(limits, step_s):
     return f"import pytest\n{mark}{body}"
 
 
-@pytest.mark.parametrize(
-    ("step_s", "result"), [(0.0097, "passed"), (0.01001, "cannot tell"), (0.0104, "failed")]
-)
+@cases("step_s result", (0.0097, "passed"), (0.01001, "cannot tell"), (0.0104, "failed"))
 def test_a_limit_in_seconds_is_held_with_the_interval(run, step_s, result):
     # The interval of the made-up times reaches 1 to 2 % to both sides.
     text = _step("max_s=0.01", step_s)
@@ -77,9 +74,7 @@ def test_a_limit_in_seconds_is_held_with_the_interval(run, step_s, result):
     ("others", 0.22, 0.02, None), ("others", 0.28, 0.02, "other programs used 28 % of"),
     ("waited", 0.28, 0.06, None),
     ("waited", 0.28, 0.02, "waited for a core for 11 %")])  # fmt: skip
-def test_on_a_busy_machine_only_four_times_the_limit_breaks_it(
-    run, monkeypatch, which, share, step_s, words
-):
+def test_a_busy_machine_has_four_times_the_limit(run, monkeypatch, which, share, step_s, words):
     clock = [0.0]
 
     def measured(call, policy):
@@ -116,43 +111,6 @@ def test_times_are_kept_and_compared_by_what_processes_differ_by(run, pytester, 
     slower.assert_outcomes(failed=1)
     slower.stdout.fnmatch_lines(["step +50.0 % (*) against the kept time, *; the limit is 5 %"])
     assert kept_times.read(path) == kept
-
-
-def _time(step_s, commit="a", machine="m", waited=0.0):
-    return {
-        "machine": machine, "saved_at": "", "commit": commit, "median_s": step_s,
-        "ci95_low_s": step_s * 0.999, "ci95_high_s": step_s * 1.001, "waited_share": waited,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("commit", "count", "processes"), [("a", 2, 2), ("a", 18, 18), ("a+", 9, 1), (None, 9, 1)]
-)
-def test_the_last_state_counts_or_the_newest_time_alone(commit, count, processes):
-    kept = [_time(0.010 + 0.0001 * (at % 3), commit) for at in range(count)]
-    change = kept_times.change_of([_time(0.020, "old"), *kept], _time(0.011, "b"))
-    assert (change.processes, change.low > 1.0) == (processes, processes == 18)
-    newest = kept[-1]["median_s"]
-    assert change.before_s == pytest.approx(newest if processes == 1 else 0.01, rel=2e-2)
-    # Waiting for a core makes no step slower.
-    assert kept_times.change_of(kept, _time(0.02, waited=0.5)).low < 1.0
-    assert kept_times.change_of(kept, _time(0.011, machine="other")) is None
-
-
-def test_files_are_small_and_damaged_ones_are_said(tmp_path):
-    rows = [_time(0.01 + at) for at in range(30)] + [_time(1.0, machine="n")] * 2
-    text = kept_times.text("test_it.py::test_step", rows)
-    assert [row["median_s"] for row in json.loads(text)["times"]] == [
-        *(0.01 + at for at in range(10, 30)), *repeat(1.0, 2),
-    ]  # fmt: skip
-    # Of a few calls the interval is not known.
-    few, path = [_time(0.01) | {"ci95_low_s": None, "ci95_high_s": None}], tmp_path / "few.json"
-    path.write_text(kept_times.text("few", few))
-    assert kept_times.read(path) == few
-    for damaged in ("{", "[]", text.replace("0.01", "null", 1)):
-        path.write_text(damaged)
-        with pytest.raises(RecordingError, match="keep times anew with --profstack-save"):
-            kept_times.read(path)
 
 
 def test_wrong_limits_are_refused_and_off_calls_once(run):

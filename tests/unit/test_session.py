@@ -64,10 +64,6 @@ def everything_as_before(monkeypatch):
     assert state() == before
 
 
-def rows(opened, table):
-    return engine.table(opened.recording.folder, table)
-
-
 def facts(opened):
     return facts_of(read_tables(opened.recording.folder))
 
@@ -77,7 +73,8 @@ def counts(opened):
 
 
 def notes(opened, slug):
-    return [row["text"] for row in rows(opened, "notes") if row["slug"] == slug]
+    rows = engine.table(opened.recording.folder, "notes")
+    return [row["text"] for row in rows if row["slug"] == slug]
 
 
 def test_each_iteration_is_a_step_and_the_training_is_the_same(training):
@@ -161,11 +158,12 @@ def test_a_loop_entered_again_goes_on_and_the_step_that_breaks_it_has_no_time(tr
                     break
             training.train()
             step()
-    steps = opened.recording.to_dict()["tables"]["steps"]
+    report = opened.recording.to_dict()
+    steps = report["tables"]["steps"]
     assert [row["index"] for row in steps] == sorted(row["index"] for row in steps)
     without = [(row["wall_s"] is None, "partial" in row["flags"]) for row in steps]
     assert without == ([(False, False)] * 9 + [(True, True)]) * 2
-    assert {row["plan"] for row in rows(opened, "slices")} == {1}
+    assert {row["plan"] for row in report["slices"]} == {1}
     assert len(notes(opened, "step-ignored")) == 1
 
 

@@ -68,25 +68,17 @@ def run(case, base, *profstack):
     given = hash_files(work)
     # What is fixed here keeps two plain runs equal.
     fixed = {"PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, *case.flags, *profstack, *case.target],
-        cwd=work,
-        env=clean_environment(**fixed, TORCHINDUCTOR_CACHE_DIR=str(base / "inductor")),
-        input=case.stdin.encode(),
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
+    fixed = clean_environment(**fixed, TORCHINDUCTOR_CACHE_DIR=str(base / "inductor"))
+    words = [sys.executable, *case.flags, *profstack, *case.target]
+    how = {"input": case.stdin.encode(), "capture_output": True, "timeout": 240}
+    done = subprocess.run(words, cwd=work, env=fixed, check=False, **how)
+    # What the probe saw, by moment.
     seen = {path.name: ast.literal_eval(path.read_text()) for path in facts.iterdir()}
-    return SimpleNamespace(
-        done=done,
-        files={name: sha for name, sha in hash_files(work).items() if given.get(name) != sha},
-        # What the probe saw, by moment.
-        facts=seen,
-        # The script's own count, which it prints.
-        steps=int(re.findall(rb"^steps (\d+)$", done.stdout, re.MULTILINE)[-1]),
-        runs=(work / "runs.log").read_text(),
-    )
+    files = {name: sha for name, sha in hash_files(work).items() if given.get(name) != sha}
+    # The script's own count, which it prints.
+    steps = int(re.findall(rb"^steps (\d+)$", done.stdout, re.MULTILINE)[-1])
+    runs = (work / "runs.log").read_text()
+    return SimpleNamespace(done=done, files=files, facts=seen, steps=steps, runs=runs)
 
 
 def hash_files(folder):

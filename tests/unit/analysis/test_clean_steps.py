@@ -116,21 +116,18 @@ def test_the_devices_times_count_where_all_are_known_and_cover_the_hosts(run, sh
     devices = [wall * (share or 1.0) for wall in walls]
     if share is None:
         devices[7] = None
-    clean = made(run, ("clean", walls, {"devices": devices}), ("torch", [9], {"devices": [None]}))[
-        0
-    ]
+    last = ("torch", [9], {"devices": [None]})
+    clean = made(run, ("clean", walls, {"devices": devices}), last)[0]
     known = devices if clock == "device" else walls
     assert (clean.clock, clean.median_s) == (clock, pytest.approx(median(known)))
     run.writer.facts({"synchronised": True})
     assert found_in(run)[0].clock == "host"
 
 
-@pytest.mark.parametrize(("factor", "number", "earlier", "tells", "kept"), [
-    (1.04, 2, 30, True, "earlier"), (1.04, 2, FEW, True, "earlier"),
-    (1.04, 2, FEW - 1, True, "all"), (1.012, 2, 30, False, "all"),
-])  # fmt: skip
-def test_a_lasting_change_leaves_the_earlier_steps(run, factor, number, earlier, tells, kept):
-    parts = [("clean", (earlier, 0.01, 1)), ("torch", [0.012, 0.013, 0.012], {"number": number})]
+@cases("factor earlier tells kept", (1.04, 30, True, "earlier"), (1.04, FEW, True, "earlier"),
+       (1.04, FEW - 1, True, "all"), (1.012, 30, False, "all"))  # fmt: skip
+def test_a_lasting_change_leaves_the_earlier_steps(run, factor, earlier, tells, kept):
+    parts = [("clean", (earlier, 0.01, 1)), ("torch", [0.012, 0.013, 0.012], {"number": 2})]
     clean, numbers, slugs = made(run, *parts, ("clean", (30, 0.01 * factor, 2)))
     assert (module._LASTING, slugs) == (0.02, ["clean-changed"] * tells)
     assert len(numbers) == (earlier if kept == "earlier" else earlier + 30)

@@ -46,11 +46,9 @@ def test_functions_are_totals_over_the_steps_the_longest_own_time_first(tmp_path
     run.writer.write({"functions": startup})
     found = functions_of(run, {("model.py", 5, "forward"): 0.31, ("train.py", 3, "load"): 0.9})
     wall = math.fsum(step.wall_s for step in steps)
+    columns = ("calls", "primitive_calls", "self_s", "total_s")
     for row in found[:4]:
-        total_of = lambda column, of=row["name"]: run.total("functions", column, *later, name=of)  # noqa: E731
-        totals = {
-            each: total_of(each) for each in ("calls", "primitive_calls", "self_s", "total_s")
-        }
+        totals = {each: run.total("functions", each, *later, name=row["name"]) for each in columns}
         expected = {column: total / len(steps) for column, total in totals.items()}
         expected |= {"calibrated_s": totals["self_s"] / wall * CLEAN_S, "phase": "step", **none}
         expected["watch_share"] = 0.31 if row["name"] == "forward" else None

@@ -17,7 +17,8 @@ def test_a_process_that_ended_early_counts_nowhere_and_others_are_joined():
     fact = join_results([{"figures": {"median_s": 0.5}}, None, last], [0, -9, 0])
     between = fact["figures"]["between_process"]
     assert of(between, "medians_s processes median_s") == [[0.5, None, 0.6], 2, 0.55]
-    assert between["spread"] == pytest.approx(0.2)
+    assert of(between, "low_s high_s") == [0.5, 0.6]
+    assert of(between, "spread std_s") == pytest.approx([0.2, 0.1 / 2**0.5])
     assert fact["problems"] == ["process 2: ended by signal 9"]
     assert "between_process" not in join_results([{"figures": {"median_s": 0.5}}], [0])["figures"]
     results = []

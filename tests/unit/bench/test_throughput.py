@@ -199,14 +199,12 @@ def test_memory_of_a_device_that_is_out_ends_the_search_and_is_given_back(device
     assert sizes == [[size, 500] for size in [1, 2, 4, 8, 11] * 2]
 
 
-def test_on_a_device_free_memory_is_the_limit(device):
+def test_on_a_device_free_memory_is_the_limit_and_a_failing_conversion_is_a_row(device):
     subject = of_model(UpTo(1), (torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)))
     _, (found,) = search(subject, options=Options(trial=QUICK))
     assert of(found, "memory_limit_bytes dtype") == [600, "float32"]
     assert not [one for one in device.seen if one.startswith("fraction")]
 
-
-def test_a_failing_conversion_is_a_row_with_its_reason(device):
     class Picky(torch.nn.Linear):
         def to(self, *_):
             raise TypeError("stays as it is")

@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import count, groupby
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import torch
 from torch import nn
@@ -62,14 +63,8 @@ def test_a_variant_that_fails_says_why_and_the_others_go_on():
 
 
 def test_a_variant_that_fails_in_the_midst_is_out():
-    def exhausted():
-        left = iter(range(9))
-        return lambda: next(left, None) is None and _fail()
-
-    def _fail():
-        raise RuntimeError("out of calls")
-
-    fails, whole = variant(exhausted(), "script"), variant(lambda: None)
+    exhausted = Mock(side_effect=[*range(9), RuntimeError("out of calls")])
+    fails, whole = variant(exhausted, "script"), variant(lambda: None)
     policy = Policy(warmup=2, repeat=20)
     measure_in_turn([whole, fails], policy, Clock(), 0)
     assert (fails.failure, fails.measured) == (("failed", "RuntimeError: out of calls"), None)

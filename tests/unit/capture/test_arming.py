@@ -88,9 +88,7 @@ def test_the_mode_of_each_slice(virtual, monkeypatch, kind, seen, mode, by_call_
     # The middle one decides, not their mean.
     *(((0.2, 0.9, 5), 2, True), ((0.1, 1.05, 1.1), 2, False)),
 )
-def test_steps_are_short_by_the_median_of_the_clean_slices(
-    virtual, monkeypatch, means, number, short
-):
+def test_steps_are_short_by_the_median_of_clean_slices(virtual, monkeypatch, means, number, short):
     assert arming.SHORT_S == 0.002
     one, training = virtual("alpha", plan=[WAITS])
     training.step(0.011)

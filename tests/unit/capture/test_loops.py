@@ -17,22 +17,14 @@ from tests.support.tables import cases
 ELSEWHERE = Engine.elsewhere
 
 
-@pytest.fixture
-def told():
-    return Told()
-
-
 class Told:
     """Steps of made-up places: each letter is one call site of this file."""
 
-    def __init__(self, **begin):
-        self.loops = Loops(SimpleNamespace(is_grad_enabled=lambda: True), BeginAt(**begin))
-        self.total = 0
-        self.sites = {}
+    def __init__(self):
+        self.loops = Loops(SimpleNamespace(is_grad_enabled=lambda: True))
+        self.total, self.number, self.goes_on, self.sites = 0, {}, False, {"step": self.step}
         for letter in "abcdefghijklmnopqrstuvwxyz":
             exec(compile(f"def {letter}(): return step()", f"cell {letter}", "exec"), self.sites)
-        self.sites["step"] = self.step
-        self.number, self.goes_on = {}, False
 
     def step(self, state=0, delayed=False):
         frame = sys._getframe(1)
@@ -68,18 +60,20 @@ ONE, FEW = "aab" + "abbabaabb" * 3, "c" * (NEW_LOOP - 1)
     # What it does fewer times than that before the loop is back is a part of it.
     ("aaBbabbbbB", "0011000000"),
 )
-def test_what_makes_another_loop(told, letters, loops):
-    assert told.run(letters) == loops
+def test_what_makes_another_loop(letters, loops):
+    assert Told().run(letters) == loops
 
 
-def test_too_many_loops_are_watched_together(told):
+def test_too_many_loops_are_watched_together():
+    told = Told()
     for letter in "abcdefghijklmnopqrstu":
         told.run(letter * NEW_LOOP)
     assert len(told.number) == MOST_LOOPS + 1
     assert told.loops.current.waits
 
 
-def test_steps_that_begin_at_calls_belong_to_the_place_that_began_them(told):
+def test_steps_that_begin_at_calls_belong_to_the_place_that_began_them():
+    told = Told()
     told.sites["step"] = lambda: told.step(delayed=True)
     assert told.sites["a"]() + told.sites["a"]() == "00"
     # The boundary in the first call of b ends a step of a.
@@ -89,9 +83,7 @@ def test_steps_that_begin_at_calls_belong_to_the_place_that_began_them(told):
 def test_where_slices_begin_is_read(tmp_path):
     source = "import x\nfor a in b:\n    c(\n        d,\n    )\n\n\n@e\ndef f():\n    pass\n"
     (tmp_path / "own.py").write_text(source)
-    places = {
-        line: BeginAt.parse(f"own.py:{line}", "/nowhere", str(tmp_path)) for line in (2, 4, 8)
-    }
+    places = {at: BeginAt.parse(f"own.py:{at}", "/nowhere", str(tmp_path)) for at in (2, 4, 8)}
     assert [place.lines for place in places.values()] == [(2, 5), (3, 5), (8, 10)]
     file = str(tmp_path / "own.py")
     assert [places[2].holds(file, line) for line in (1, 2, 5, 6)] == [False, True, True, False]
@@ -125,9 +117,8 @@ def plans_of(one):
 @pytest.fixture
 def calls(virtual, moments, monkeypatch):
     def make(**options):
-        one, _ = virtual(
-            "alpha", targets=Targets(settle_s=0.0001), live_optimizers=frozenset, **options
-        )
+        targets = Targets(settle_s=0.0001)
+        one, _ = virtual("alpha", targets=targets, live_optimizers=frozenset, **options)
         monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
         model, x = Model(moments), torch.zeros(3)
 
@@ -189,9 +180,8 @@ def test_no_layer_sees_a_step_of_another_loop(calls):
     foreign = [row for row in one.steps if "loop" in row["flags"]]
     # Three until the second loop is known, then one each.
     assert len(foreign) == NEW_LOOP + 2
-    kinds = {
-        row["slice"]: row["layer"] for row in one.slices if row["counted_steps"] == row["steps"]
-    }
+    whole = [row for row in one.slices if row["counted_steps"] == row["steps"]]
+    kinds = {row["slice"]: row["layer"] for row in whole}
     assert {kinds.get(row["slice"]) for row in foreign} <= {None}
 
 

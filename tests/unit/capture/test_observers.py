@@ -82,15 +82,10 @@ def test_what_is_kept_of_a_layer(kit, monkeypatch):
     path, rows = made.folder / "alpha" / "trace.json", {"functions": [{"slice": 0}]}
     # The tool holds what the resident set has grown by: the most of all slices.
     quiet, most = "it saw nothing", "4 rows at most"
+    seen = SliceData(rows, [Artifact(path, "a viewer")], truncated=most)
     for data, *expected in (
         (SliceData({"functions": []}, notes=[("quiet", quiet)]), "empty", quiet, None, 700),
-        (
-            SliceData(rows, [Artifact(path, "a viewer")], truncated=most),
-            "recorded",
-            None,
-            most,
-            700,
-        ),
+        (seen, "recorded", None, most, 700),
         (SliceData(rows, status="emitted"), "emitted", None, most, 700),
     ):
         made.start(ALONE, 0, 1)
@@ -101,9 +96,8 @@ def test_what_is_kept_of_a_layer(kit, monkeypatch):
         (row,) = made.table("layers")
         assert of(row, "status reason truncated memory_bytes") == expected
     assert of(row, "technique tool version") == ["sampling", "a made-up tool", None]
-    assert made.table("artifacts") == [
-        {"layer": "alpha", "path": "alpha/trace.json", "opens_in": "a viewer", "bytes": 5}
-    ]
+    (kept,) = made.table("artifacts")
+    assert of(kept, "layer path opens_in bytes") == ["alpha", "alpha/trace.json", "a viewer", 5]
     assert [(each["slug"], each["layer"]) for each in made.table("notes")] == [("quiet", "alpha")]
 
 
@@ -219,20 +213,10 @@ def tell(listener, *names):
         getattr(listener, name)(*EVENTS[name])
 
 
-@pytest.fixture
-def signalled():
-    """Choose whether the handler of the signal that listeners raise raises itself."""
-    before, late = signal.getsignal(signal.SIGUSR1), Mock(side_effect=TimeoutError("time is up"))
-    yield lambda raises: signal.signal(signal.SIGUSR1, late if raises else signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, before)
-
-
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("method", list(EVENTS))
-def test_an_error_ends_a_listener_alone_and_a_signals_reaches_the_script(
-    signalled, method, interrupted
-):
-    signalled(interrupted)
+def test_an_error_ends_one_listener_and_a_signals_is_the_scripts(handle, method, interrupted):
+    handle(Mock(side_effect=TimeoutError("time is up")) if interrupted else signal.SIG_IGN)
     first, then, ended = hearing(method), hearing(apart=True), []
     listener = under_test.GuardedListener(first, ended.append, then=then)
     if interrupted:

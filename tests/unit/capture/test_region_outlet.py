@@ -7,12 +7,10 @@ import threading
 import pytest
 import torch
 
-from profstack.capture import user_regions
-from profstack.capture.user_regions import region
+from profstack.capture.user_regions import forward_to, region
 from tests.support.engine import elsewhere
 
 pytestmark = pytest.mark.usefixtures("clock")
-forward_to = user_regions.forward_to
 
 
 class Hooked:

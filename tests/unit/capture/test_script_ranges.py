@@ -51,9 +51,8 @@ def observed(called, clock):
 
 
 def taken(observed):
-    return {
-        f"{source} {path}": row for (source, path), row in observed.taken("source", "path").items()
-    }
+    rows = observed.taken("source", "path")
+    return {f"{source} {path}": row for (source, path), row in rows.items()}
 
 
 def test_ranges_of_torch_are_regions_and_reach_the_device_as_before(called, observed):

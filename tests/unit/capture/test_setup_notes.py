@@ -77,15 +77,10 @@ def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
 
 
 def test_layers_that_work_differently_in_training_are_named(noted):
-    layers = {
-        "a": nn.BatchNorm1d(4),
-        "b": nn.BatchNorm1d(4, track_running_stats=False),
-        # It computes new averages, which is the purpose of such a pass.
-        "c": nn.BatchNorm1d(4, momentum=None),
-        "d": nn.Dropout(0.5),
-        "e": nn.Dropout(0.0),
-        "f": nn.Linear(2, 2),
-    }
+    layers = {"a": nn.BatchNorm1d(4), "b": nn.BatchNorm1d(4, track_running_stats=False)}
+    # It computes new averages, which is the purpose of such a pass.
+    layers["c"] = nn.BatchNorm1d(4, momentum=None)
+    layers |= {"d": nn.Dropout(0.5), "e": nn.Dropout(0.0), "f": nn.Linear(2, 2)}
     for path, layer in layers.items():
         for _ in range(2):
             call(noted, layer, name=path)
@@ -100,23 +95,18 @@ def test_layers_that_work_differently_in_training_are_named(noted):
     assert (norms["count"], len(norms["modules"]), MOST_NAMED) == (MOST_NAMED + 4, MOST_NAMED, 50)
 
 
-def stepped(optimizer):
-    noted = SetupNotes(torch, PLACES)
-    for _ in range(2):
-        noted.enter("optimizer", type(optimizer).__name__, optimizer)
-        noted.leave("optimizer", "")
-    (found,) = noted.facts()["optimizers"]
-    assert (noted.failed, found.pop("calls")) == (None, 2)
-    return dict(found)
-
-
-def test_an_optimizer_by_its_class_settings_and_tensors():
+def test_an_optimizer_by_its_class_settings_and_tensors(noted):
     model, half = nn.Linear(8, 4), nn.Parameter(torch.zeros(5, dtype=torch.float16))
     half.grad = torch.zeros_like(half)
     model(torch.randn(2, 8)).sum().backward()
     # A parameter without a gradient is not updated.
     unused = nn.Parameter(torch.zeros(100))
-    found = stepped(torch.optim.AdamW([*model.parameters(), half, unused], amsgrad=True))
+    optimizer = torch.optim.AdamW([*model.parameters(), half, unused], amsgrad=True)
+    for _ in range(2):
+        noted.enter("optimizer", "AdamW", optimizer)
+        noted.leave("optimizer", "")
+    (found,) = noted.facts()["optimizers"]
+    assert (noted.failed, found.pop("calls")) == (None, 2)
     assert found.pop("place")["file"] == __file__
     on = ("amsgrad", "weight_decay", "has_fused", "has_foreach")
     off = ("capturable", "differentiable", "maximize", "momentum", "centered")

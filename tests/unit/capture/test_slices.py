@@ -71,11 +71,9 @@ def test_the_layers_of_a_usual_run_take_turns_in_an_order():
     (SlicePlan("clean", (), 2, 5, 1.0, 33), [], 34, 33),
     (SlicePlan("clean", (), 2, 5, 1.0, 33), [], 32, 32),
     # A single step, the step to settle, the watch and the first round have no such bound.
-    (SlicePlan("a", (), 2, 1), [], 500, None),
-    (SlicePlan("a", (), 0, 3), [], 500, None),
+    *((SlicePlan("a", (), 2, 1), [], 500, None), (SlicePlan("a", (), 0, 3), [], 500, None)),
     (SlicePlan("watch", (), 2, 3), [], 500, None),
-    (settle(TARGETS, 2), [], 500, 6),
-    (settle(TARGETS, 2), [4], 500, 4),
+    *((settle(TARGETS, 2), [], 500, 6), (settle(TARGETS, 2), [4], 500, 4)),
 )
 def test_the_most_steps_of_a_slice(planned, limits, so_far, most):
     assert planned.longest(limits, so_far) == most

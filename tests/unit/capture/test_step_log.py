@@ -146,24 +146,21 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
         "9 clean None None 1 2 22 5 5 0", "10 clean None None 1 2 27 5 5 0",
         "11 clean None None 1 2 32 1 1 0", "12 clean None None 2 2 33 2 2 0",
         "13 settle None None 2 0 35 1 1 0",
-        *(f"{14 + n} watch None None 2 4 {at} {steps} {steps} 0" for n, (at, steps) in WATCHED),
+        "14 watch None None 2 4 36 3 3 0", "15 watch None None 2 4 39 2 2 0",
+        "16 watch None None 2 4 41 4 4 0",
     ]  # fmt: skip
     times = "started_s wall_s cpu_s counted_wall_s"
     first, memory, _ = (of(row, times) for row in found[:3])
     assert first == [approx(1.5), approx(sum(WALLS)), None, None]
     assert memory == [approx(3.0), approx(3.0), None, approx(3.0)]
     expected = [*logged.slices[:4], logged.slices[3], *logged.slices[4:9], *logged.slices[10:]]
-    assert [list(map(known, each)) for each in expected] == [
-        of(row, "started_s wall_s cpu_s") for row in found[3:]
-    ]
+    taken = [of(row, "started_s wall_s cpu_s") for row in found[3:]]
+    assert [list(map(known, each)) for each in expected] == taken
     less_s = sum(WALLS) - WALLS[1] - WALLS[2]
     counted = [approx(less_s if row["layer"] == "a" else row["wall_s"]) for row in found[3:]]
     assert [row["counted_wall_s"] for row in found[3:]] == counted
-    assert {row["layer"]: row["stop_s"] for row in found[3:]} == {
-        None: None,
-        "a": 0.625,
-        "b": 0.625,
-    }
+    stops = {row["layer"]: row["stop_s"] for row in found[3:]}
+    assert stops == {None: None, "a": 0.625, "b": 0.625}
     assert len(logged.table("functions")) == 3
     timed = [row["slice"] for row in logged.table("thread_times")]
     assert set(timed) == {5, 9, 11, 12}
@@ -190,10 +187,6 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
         *(4, {"rule": "module", "phase": "eval"}, None)
     ]
     assert set(facts["thread_readings"]) == {"readings", "took_s", "reason"}
-
-
-# First step and number of steps of the slices of the watch.
-WATCHED = list(enumerate([(36, 3), (39, 2), (41, 4)]))
 
 
 def test_slices_of_layers_have_the_wait_of_their_thread_for_a_core(logged, monkeypatch):

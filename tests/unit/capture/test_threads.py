@@ -91,9 +91,7 @@ def test_threads_by_kind_and_name(system, monkeypatch):
         ("other", ENDED_THREADS): (None, 4.0 - 2.5975 - 0.6, None),
     }  # fmt: skip
     rows = {(kind, name): rest for kind, name, *rest in taken(work)}
-    assert rows == {
-        key: [0, each[0], pytest.approx(each[1]), each[2]] for key, each in found.items()
-    }
+    assert rows == {key: [0, row[0], pytest.approx(row[1]), row[2]] for key, row in found.items()}
 
 
 @pytest.mark.parametrize(("rest_s", "ended"), [(0.119, False), (0.121, True)])
@@ -131,14 +129,11 @@ def test_processes_with_what_they_used_in_the_slice(system):
 @cases(
     "gone waited_s expected",
     # What they had used before the slice is not its own.
-    ((71,), 3.0 + 2.75, [(WORKER, 0.75)]),
-    ((71, 72), 3.0 + 5.75, [("other", 0.75)]),
+    *(((71,), 3.0 + 2.75, [(WORKER, 0.75)]), ((71, 72), 3.0 + 5.75, [("other", 0.75)])),
     # One that began and ended in the slice.
-    ((), 3.5, [("other", 0.5)]),
-    ((), 3.0, []),
+    *(((), 3.5, [("other", 0.5)]), ((), 3.0, [])),
     # Not waited for: what it used is unknown, and not nothing.
-    ((71,), 3.0, [(WORKER, None)]),
-    ((71,), None, [(WORKER, None)]),
+    *(((71,), 3.0, [(WORKER, None)]), ((71,), None, [(WORKER, None)])),
 )
 def test_processes_that_ended(system, gone, waited_s, expected):
     system.children, system.child_s = {1: [71, 72]}, {71: 2.0, 72: 3.0}

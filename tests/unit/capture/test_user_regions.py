@@ -10,11 +10,9 @@ from profstack.capture import user_regions
 from profstack.capture.user_regions import MOST_PENDING, RegionTotals, region
 from profstack.storage.vocabulary import MOST_REGIONS, OTHER_REGIONS
 
-HERE = threading.get_ident
-
 
 def here():
-    return user_regions.current(HERE())
+    return user_regions.current(threading.get_ident())
 
 
 def test_a_region_has_the_names_around_it_and_its_exact_time(clock):
@@ -59,7 +57,7 @@ def test_a_slice_of_very_many_spans_is_added_up_exactly():
     totals, most = RegionTotals(), 0
     totals.begin(0.0)
     for number in range(MOST_PENDING * 2 + 10):
-        totals.add((("own", "short"), HERE(), number, number + 0.5, True))
+        totals.add((("own", "short"), threading.get_ident(), number, number + 0.5, True))
         most = max(most, len(totals.over))
     assert most == MOST_PENDING == 4096
     calls = {"calls": MOST_PENDING * 2 + 10, "wall_s": MOST_PENDING + 5}

@@ -8,17 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from profstack.changes.results import (
-    LIMITS,
-    STEPS,
-    Fingerprint,
-    difference,
-    digits_limit,
-    judged,
-    nudge,
-    same_given,
-    sums,
-)
+from profstack.changes import results as module
+from profstack.changes.results import LIMITS, STEPS, Fingerprint, difference, same_given, sums
 from tests.support.tables import cases
 
 
@@ -61,14 +52,11 @@ def test_other_results_are_as_far_apart_as_they_are():
     assert 1e-8 < far < 1e-4
     assert difference(plain, run(scale=1.5)) > 0.1
     assert difference(plain, run(dtype=torch.float64)) < 1e-4
-    assert difference(plain, {**plain, "losses": []}) == math.inf
-    assert difference(plain, {**plain, "losses": plain["losses"][:3]}) == math.inf
     assert difference({"losses": [], "outputs": [[]]}, {"losses": [], "outputs": [[]]}) is None
-    wide = {**plain, "outputs": [[[[9], 1.0, 1.0]]]}
-    assert difference(plain, wide) == math.inf
-    lost = {**plain, "losses": [[[[], math.nan, math.nan]]]}
-    assert difference(lost, lost) == 0.0
-    assert difference(plain, lost) == math.inf
+    lost, wide = {"losses": [[[[], math.nan, math.nan]]]}, {"outputs": [[[[9], 1.0, 1.0]]]}
+    assert difference(plain | lost, plain | lost) == 0.0
+    for other in ({"losses": []}, {"losses": plain["losses"][:3]}, wide, lost):
+        assert difference(plain, plain | other) == math.inf
 
 
 def test_other_data_or_random_numbers_are_seen():
@@ -87,19 +75,19 @@ def test_other_data_or_random_numbers_are_seen():
     (3.0, "different", "different", True), (math.inf, "different", "different", True),
 )  # fmt: skip
 def test_each_kind_of_change_has_its_limit(found, kind, word, allowed):
-    assert judged(found, kind) == (word, allowed)
+    assert module.judged(found, kind) == (word, allowed)
 
 
 @cases("carried limit", (None, 1e-4), (9e-6, 1e-4), (3e-5, 3e-4), (0.5, LIMITS["precision"]))
 def test_the_limit_of_digits_is_ten_times_what_one_digit_leads_to(carried, limit):
-    assert digits_limit(carried) == pytest.approx(limit)
+    assert module.digits_limit(carried) == pytest.approx(limit)
 
 
 def test_a_nudge_is_one_digit_of_each_parameter_and_draws_nothing():
     net = nn.Sequential(nn.Linear(40, 20), nn.Linear(20, 8).half())
     net.register_parameter("count", nn.Parameter(torch.arange(3), requires_grad=False))
     before, state = [each.clone() for each in net.parameters()], torch.get_rng_state()
-    nudge(torch, net)
+    module.nudge(torch, net)
     assert torch.equal(torch.get_rng_state(), state)
     for old, new in zip(before, net.parameters(), strict=True):
         apart = (new - old).double() / (old.abs().double() + 1e-30)

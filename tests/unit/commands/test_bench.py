@@ -16,7 +16,7 @@ from profstack.commands import bench, main
 from profstack.commands.options import CommandParser
 from profstack.errors import UsageError
 from profstack.report import files
-from profstack.storage.folder import facts_of, read_tables
+from profstack.storage.folder import facts_of, read_run, read_tables
 from tests.support.commands import fails, refuses
 from tests.support.engine import table
 from tests.support.reports import build
@@ -102,10 +102,6 @@ def fact():
     return facts_of(read_tables(Path("rec")))["bench"]
 
 
-def run_facts():
-    return json.loads(Path("rec", "logs", "run.json").read_text())
-
-
 def test_processes_run_one_after_the_other(processes, capsys):
     processes.medians = {"0": 0.5, "1": 0.25, "2": 0.375}
     assert run("--processes 3 --input 2x3 --batch-size 5") == 0
@@ -114,7 +110,7 @@ def test_processes_run_one_after_the_other(processes, capsys):
     request = [options["request"][name] for name in ("spec", "inputs", "batch_size")]
     assert request == ["train.py:step", ["2x3"], 5]
     assert (options["processes"], options["layers"]) == (3, layer.layer_names())
-    found, facts = fact(), run_facts()
+    found, facts = fact(), read_run(Path("rec"))
     figures = found["figures"]
     assert (figures["note"], figures["between_process"]["median_s"]) == ("of 0", 0.375)
     assert (found["problems"], found["layers_apart"]) == ([], False)
@@ -139,7 +135,8 @@ def test_a_process_that_fails_is_the_last_one(processes):
         assert run("--processes 3 -q --no-peaks") == code
         assert (processes.started, processes.signals) == (list(started), signals)
         assert any(problem in one for one in fact()["problems"])
-        assert run_facts()["run"]["stopped_by"] == ("interrupt" if code == 130 else None)
+        stopped_by = read_run(Path("rec"))["run"]["stopped_by"]
+        assert stopped_by == ("interrupt" if code == 130 else None)
         assert signal.getsignal(signal.SIGTERM) == before
 
 

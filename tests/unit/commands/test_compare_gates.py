@@ -41,9 +41,7 @@ def compared(tmp_path, monkeypatch, capsys):
 
 @cases(
     "results plain strict",
-    ((), 0, 0),
-    (("kept", "kept"), 0, 0),
-    (("kept", "unclear"), 0, 3),
+    *(((), 0, 0), (("kept", "kept"), 0, 0), (("kept", "unclear"), 0, 3)),
     (("unclear", "broken"), 1, 1),
 )
 def test_exit_codes(compared, results, plain, strict):
@@ -64,9 +62,7 @@ def test_rules_of_the_command_line_replace_the_projects(compared, tmp_path, caps
     assert f"{tmp_path}/setup.cfg, 'rn > 1%': there is no figure 'rn'" in said
 
 
-def test_what_names_hold_is_printed_on_one_line_without_control_signs(
-    compared, monkeypatch, capsys
-):
+def test_what_names_hold_is_printed_on_a_line_without_control_signs(compared, monkeypatch, capsys):
     made = comparison()
     made["tables"][0]["rows"][0]["key"] = "k\n\x1b[1m"
     made["gates"][0]["text"] = "a\n::stop-commands::x\x1b[2J"

@@ -2,7 +2,7 @@
 
 import os
 import sys
-import types
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,11 +17,9 @@ def command(monkeypatch):
     """Stand a command module of the test's making behind the name `show`."""
 
     def install(execute=None, **attributes):
-        module = types.ModuleType("profstack.commands.show")
         configure = lambda parser: parser.add_argument("--bigger")  # noqa: E731
         given = {"HELP": "Show.", "configure": configure, "execute": execute, **attributes}
-        vars(module).update(given)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(sys.modules, "profstack.commands.show", SimpleNamespace(**given))
         monkeypatch.setattr(commands, "command_names", lambda: ["run", "show", "doctor"])
 
     return install

@@ -20,8 +20,10 @@ from tests.support import snapshots
 from tests.support.commands import refused
 from tests.support.engine import table
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
+from tests.support.recorded_runs import report_of
+from tests.support.recordings import Run
 from tests.support.reports import validate
-from tests.support.tables import cases
+from tests.support.tables import cases, of, rows_of
 
 OTHER = PID + 1
 # A module of the capture, and of what other formats record.
@@ -39,10 +41,6 @@ def source(tmp_path):
     return file.path
 
 
-def report(folder):
-    return json.loads((folder / "report.json").read_text("utf-8"))
-
-
 def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
     folder = tmp_path / "own"
     command = ["import", str(source), "-o", str(folder)]
@@ -51,18 +49,18 @@ def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
     summary = "a.sqlite of nsys 2024.3.1.75: 3 steps; 2 processes side by side"
     assert said == [summary, f"Wrote {folder / 'report.html'}"]
     assert (folder / "report.html").is_file()
-    (net,) = report(folder)["tables"]["nsys_modules"]
+    (net,) = report_of(folder)["tables"]["nsys_modules"]
     assert (net["path"], net["calls"]) == (f"Net{OTHER}", 1.0)
     refused(capsys, *command)
     assert main([*command, "--force", "--process", str(PID)]) == 0
-    assert report(folder)["nsys"]["process"] == PID
+    assert report_of(folder)["nsys"]["process"] == PID
     assert f"{PID} (4)" in refused(capsys, *command, "--process", "7", "--force")
-    assert report(folder)["nsys"]["process"] == PID
+    assert report_of(folder)["nsys"]["process"] == PID
     into = ["import", str(source), "--into", str(tmp_path / "rec")]
     (tmp_path / "rec" / "logs").mkdir(parents=True)
     Writer(tmp_path / "rec").close()
     assert [main([*into, "--process", str(PID)]) for _ in range(2)] == [0, 0]
-    assert len(report(tmp_path / "rec")["tables"]["nsys_steps"]) == 2
+    assert len(report_of(tmp_path / "rec")["tables"]["nsys_steps"]) == 2
 
 
 def rank_trace(late_us):
@@ -86,18 +84,13 @@ def test_traces_of_ranks_are_one_page_with_who_comes_last(tmp_path, capsys):
     said = capsys.readouterr()
     assert said.err.startswith("rank 2 is left out: ")
     assert said.out.splitlines()[-1] == f"Wrote {tmp_path / 'all' / 'report.html'}"
-    found = report(tmp_path / "all")
+    found = report_of(tmp_path / "all")
     validate(found)
     assert (found["ranks"]["count"], found["ranks"]["missing"]) == (2, [2])
-    facts = found["ranks"]["collectives"]
-    told = [facts[name] for name in ("skew_s", "transfer_s")]
-    assert told == pytest.approx([150e-6, 100e-6], rel=1e-2)
-    assert facts["bytes_per_s"] == pytest.approx(4096 / 100e-6, rel=1e-2)
-    said = (
-        "Rank 2 left no report. Rank 1 makes the other rank wait 300 \u00b5s of each step (30 %)."
-    )
+    assert found["ranks"]["collectives"]["skew_s"] == pytest.approx(150e-6, rel=1e-2)
+    said = "Rank 2 left no report. Rank 1 makes the other rank wait 300 µs of each step (30 %)."
     assert found["verdict"]["sentence"] == said
-    own = report(tmp_path / "all" / "rank-00001")
+    own = report_of(tmp_path / "all" / "rank-00001")
     assert (own["run"]["rank"], own["tables"]["collectives"][0]["bytes"]) == (1, 4096)
     assert main(["import", str(tmp_path), "-o", str(tmp_path / "all"), "--force"]) == 0
     # None of them can be read.
@@ -112,16 +105,12 @@ def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, 
     (tmp_path / "folder").mkdir()
     (tmp_path / "text").write_text("no profile")
     (tmp_path / "zipped").write_bytes(b"\x1f\x8b, and no more of gzip")
-    told = {
-        "fifo": "no regular file",
-        "folder": "none of its files is a profile",
-        "\x1b[2Jnone": "no such file",
-        **dict.fromkeys(("text", "zipped"), "no profile that is known here"),
-    }
+    told = {"fifo": "no regular file", "folder": "none of its files is a profile"}
+    told |= dict.fromkeys(("text", "zipped"), "no profile that is known here")
+    told["\x1b[2Jnone"] = "no such file"
     for name, what in told.items():
-        line = refused(
-            capsys, "import", str(source), str(tmp_path / name), "-o", str(tmp_path / "o")
-        )
+        words = (str(source), str(tmp_path / name), "-o", str(tmp_path / "o"))
+        line = refused(capsys, "import", *words)
         assert (f"{name[-4:]}: {what};" in line, "\x1b" in line) == (True, False)
         assert "Nsight Systems report (.nsys-rep" in line
     assert not (tmp_path / "o").exists()
@@ -134,16 +123,6 @@ def test_what_is_no_file_and_what_a_file_says_moves_no_cursor(source, tmp_path, 
     assert not {"\x1b", "\x07"} & set(said.replace(str(tmp_path), ""))
 
 
-def with_modules(folder, *paths):
-    """A recording that knows these modules."""
-    (folder / "logs").mkdir(parents=True)
-    writer = Writer(folder)
-    modules = [{"module_id": number, "path": path} for number, path in enumerate(paths, 1)]
-    writer.write({"modules": modules})
-    writer.close()
-    return folder
-
-
 @cases(
     "recorded captured warned",
     # A wrapper makes paths longer at the front, and is a module itself.
@@ -152,15 +131,16 @@ def with_modules(folder, *paths):
     ("Net Net.a Net.b (loss)", "Net Net.a Net.c Net.d", "2 of the capture's 4 modules"),
     ("Net Net.a", "GPT GPT.h GPT.h.0", None),
 )
-def test_the_capture_of_another_program_is_refused(
-    recorded, captured, warned, tmp_path, capsys, monkeypatch
-):
+def test_a_foreign_capture_is_refused(recorded, captured, warned, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
     with NsysFile(tmp_path / "a.sqlite") as file:
         for number, path in enumerate(captured.split(), 1):
             file.step(number, 100 * number, 100 * number + 90)
             file.range(100 * number + 1, 100 * number + 50, path)
-    folder = with_modules(tmp_path / "rec", *recorded.split())
+    folder = tmp_path / "rec"
+    (folder / "logs").mkdir(parents=True)
+    with closing(Writer(folder)) as writer:
+        writer.write({"modules": rows_of("module_id path", *enumerate(recorded.split(), 1))})
     command = ["import", str(tmp_path / "a.sqlite"), "--into", str(folder)]
     if warned is None:
         line = refused(capsys, *command)
@@ -213,24 +193,23 @@ def test_files_of_several_formats_become_one_recording(tmp_path, capsys, monkeyp
     assert (torch, cprofile) == (["a.json", "b.x"], ["two.json"])
     assert (first.slice, first.step, first.modules) == (0, 0, {})
     assert (second.slice, second.step, second.modules) == (1, 2, {MODULE: 1})
-    found = report(Path(own))
-    assert [(row["name"], row["tool"]) for row in found["layers"]] == [
-        ("torch", "file of torch"),
-        ("cprofile", "file of cprofile"),
-    ]
-    read = [("a.json", "kind one"), ("b.x", "kind one"), ("two.json", "kind two")]
-    assert [(each["file"], each["format"]) for each in found["imports"]] == read
+    found = report_of(Path(own))
+    tools = [of(row, "name tool") for row in found["layers"]]
+    assert tools == [["torch", "file of torch"], ["cprofile", "file of cprofile"]]
+    read = [["a.json", "kind one"], ["b.x", "kind one"], ["two.json", "kind two"]]
+    assert [of(each, "file format") for each in found["imports"]] == read
     assert (found["status"], found["script"], found["step"]["reason"]) == ("complete", None, None)
     doubled = refused(capsys, "import", str(tmp_path / "two.json"), "--into", own)
     assert "figures of the layer cprofile already" in doubled
 
 
 def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
     snapshot = snapshots.snapshot()
     first_s = snapshot["device_traces"][0][0]["time_us"] / 1e6
-    (tmp_path / "device").write_bytes(pickle.dumps(snapshot))
-    for name, begin_s in (("one", first_s - 2), ("two", first_s + 0.25)):
+    (tmp_path / "device").write_bytes(gzip.compress(pickle.dumps(snapshot)))
+    for name, begin_s in {"one": first_s - 2, "two": first_s + 0.25, "other": 5.0}.items():
+        # The readings' clock is not that of the snapshot.
+        at_s = 0.0 if name == "other" else begin_s - first_s
         (tmp_path / name).write_text(f"MEM 10.0 {begin_s:.4f}\nMEM 30.0 {begin_s + 1:.4f}\n")
         own = tmp_path / f"own-{name}"
         words = [str(tmp_path / "device"), str(tmp_path / name), "-o", str(own)]
@@ -241,8 +220,14 @@ def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):
             for column in ("rss_bytes", "device_allocated_bytes")
         )
         # The files are taken in the order of the command line.
-        assert host == pytest.approx([begin_s - first_s, begin_s - first_s + 1], abs=1e-4)
+        assert host == pytest.approx([at_s, at_s + 1], abs=1e-4)
         assert device[0] == 0
+        found = report_of(own)
+        layers = [of(row, "name status") for row in found["layers"]]
+        assert layers == [["snapshot", "recorded"], ["mprof", "recorded"]]
+        warned = [each["slug"] for each in found["warnings"]]
+        assert warned == ["import-clock"] * (name == "other")
+    monkeypatch.setattr(files, "write_report", lambda folder: folder / "report.html")
     recording = tmp_path / "live"
     (recording / "logs").mkdir(parents=True)
     with closing(Writer(recording)) as writer:
@@ -256,49 +241,22 @@ def test_times_of_several_files_are_of_one_clock(tmp_path, monkeypatch):
     assert row["t_s"] == pytest.approx(1.25, abs=1e-3)
 
 
-def other_files(folder):
-    """One file of each kind that other tools than torch and Nsight write."""
-    folder.mkdir()
+def test_a_profile_of_the_whole_program_is_apart_from_the_steps(tmp_path):
     profiler = cProfile.Profile()
     profiler.runcall(sorted, range(50), key=lambda number: -number)
-    profiler.dump_stats(folder / "functions")
+    profiler.dump_stats(tmp_path / "functions")
     stack = [{"name": "work", "file": "train.py", "line": 7}, {"name": "rest"}]
     profile = {"type": "sampled", "unit": "seconds", "samples": [[0], [0, 1]] * 40}
     profile |= {"name": "t", "weights": [0.03, 0.01] * 40, "startValue": 0, "endValue": 1.6}
     speedscope = {"exporter": "py-spy@1", "profiles": [profile], "shared": {"frames": stack}}
-    (folder / "samples").write_text(json.dumps(speedscope))
-    (folder / "readings").write_text("MEM 10.0 5.0\nMEM 30.0 7.5\nMEM 20.0 9.0\n")
-    (folder / "device").write_bytes(gzip.compress(pickle.dumps(snapshots.snapshot())))
-    return folder
-
-
-def test_files_of_every_kind_are_told_by_content(tmp_path):
-    folder, own = other_files(tmp_path / "in"), tmp_path / "own"
-    assert main(["import", str(folder), "-o", str(own)]) == 0
-    found = report(own)
-    assert [(row["name"], row["status"]) for row in found["layers"]] == [
-        (name, "recorded") for name in ("snapshot", "cprofile", "mprof", "watch")
-    ]
-    # The readings' clock is not that of the snapshot.
-    assert [each["slug"] for each in found["warnings"]] == ["import-clock"]
-
-
-def test_a_profile_of_the_whole_program_is_apart_from_the_steps(tmp_path):
-    folder = other_files(tmp_path / "in")
-    recording = tmp_path / "live"
-    (recording / "logs").mkdir(parents=True)
-    steps = [
-        {"step": at, "plan": 1, "slice": 0, "started_s": at / 4, "wall_s": 0.25, "phase": "train"}
-        for at in range(8)
-    ]
-    clean = {"kind": "clean", "plan": 1, "first_step": 0, "steps": 8, "started_s": 0.0}
-    with closing(Writer(recording)) as writer:
-        writer.write({"slices": [{**clean, "slice": 0, "wall_s": 2.0}], "steps": steps})
-        writer.facts({"plan_1": {"rule": "step", "phase": "train"}})
-    write_run(recording, {"script": "a.py", "argv": ["a.py"], "run": {"exit_code": 0}})
+    (tmp_path / "samples").write_text(json.dumps(speedscope))
+    run = Run(tmp_path / "live", "step")
+    run.clean(8, 0.25)
+    run.close(run={"script": "a.py", "argv": ["a.py"], "run": {"exit_code": 0}})
     for name in ("functions", "samples"):
-        assert main(["import", str(folder / name), "--into", str(recording)]) == 0
-    beside = report(recording)
+        assert main(["import", str(tmp_path / name), "--into", str(run.folder)]) == 0
+    beside = report_of(run.folder)
+    assert {row["status"] for row in beside["layers"]} == {"recorded"}
     tables = [beside["tables"][name] for name in ("functions", "calls", "watch")]
     assert {row["phase"] for rows in tables for row in rows} == {"program"}
     assert [row["calls"] for row in tables[0] if "lambda" in row["name"]] == [50]

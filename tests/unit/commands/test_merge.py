@@ -12,18 +12,17 @@ from tests.support.launches import launch
 from tests.support.reports import completed
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """The reports of three ranks, the last of which is late, beside a folder of something else."""
+def test_the_ranks_with_a_recording_are_merged_into_their_folder(tmp_path, capsys):
+    folder = tmp_path
+    # Without a rank that is one line.
+    for where, said in ((folder, "no rank has a recording"), (folder / "x", "cannot be read")):
+        assert said in refused(capsys, "merge", str(where))
+    # Three ranks, the last of which is late, beside a folder of something else.
     for rank in launch(3, late={2: lambda step: 0.011}):
-        (tmp_path / rank.folder).mkdir()
+        (folder / rank.folder).mkdir()
         whole = completed(rank.report, files.schema())
-        files.write(whole, tmp_path / rank.folder / "report.json")
-    (tmp_path / "rank-notes").mkdir()
-    return tmp_path
-
-
-def test_the_ranks_with_a_recording_are_merged_into_their_folder(folder, capsys):
+        files.write(whole, folder / rank.folder / "report.json")
+    (folder / "rank-notes").mkdir()
     assert main(["merge", str(folder)]) == 0
     assert capsys.readouterr() == (f"Wrote {folder / 'report.html'}\n", "")
     report = json.loads((folder / "report.json").read_text())
@@ -45,8 +44,3 @@ def test_a_script_without_own_steps_is_of_others(tmp_path, monkeypatch, count, r
     (tmp_path / "process-1").mkdir()
     (tmp_path / "process-1" / "recording.sqlite").touch()
     assert is_of_others({"step": {"count": count, "rule": rule}}, tmp_path) is bool(others)
-
-
-def test_a_folder_without_ranks_is_one_line(tmp_path, capsys):
-    for where, said in ((tmp_path, "no rank has a recording"), (tmp_path / "x", "cannot be read")):
-        assert said in refused(capsys, "merge", str(where))

@@ -2,8 +2,6 @@
 
 import io
 
-import pytest
-
 from profstack.commands import options
 
 
@@ -14,15 +12,10 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(autouse=True)
-def _surroundings(monkeypatch):
-    """A terminal of 97 columns with colours."""
+def test_the_width_is_the_terminals(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "97")
-
-
-def test_the_width_is_the_terminals():
     given, stream = [], Terminal()
 
     def text_of(*report, **how):

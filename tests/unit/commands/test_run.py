@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import sqlite3
 import time
 import webbrowser
 from contextlib import closing
@@ -19,8 +18,10 @@ from profstack.launch.target import parse
 from profstack.layer import MEMORY_BY, layer_names
 from profstack.readers.nsys import importing, tool
 from profstack.report import files
-from profstack.storage.folder import PAGE_MARKER, Writer, append_event
+from profstack.storage.folder import PAGE_MARKER, Writer, append_event, read_run
 from tests.support.commands import fails, refused, refuses
+from tests.support.engine import table
+from tests.support.recordings import Run
 from tests.support.reports import build
 
 
@@ -70,20 +71,16 @@ def run(*words, into="rec"):
     return main(["run", "-o", into, "--force", *words, "train.py"])
 
 
-def run_json(folder="rec"):
-    return json.loads(Path(folder, "logs", "run.json").read_text())
-
-
 def test_exit_code_arguments_and_facts_are_the_scripts(script):
     for code, passed_on in {0: 0, 1: 1, 2: 2, 77: 77, -15: 143, -9: 137, -11: 139}.items():
         script.code, begun = code, time.perf_counter()
         words = ["train.py", "-x", "--layers", "own", "--token", "hunter2"]
         assert main(["run", "-o", "rec", "--force", *words]) == passed_on
         assert script.starts[-1][0] == " ".join(words)
-        run = run_json()["run"]
+        run = read_run(Path("rec"))["run"]
         assert (run["exit_code"], run["signal"]) == ((None, -code) if code < 0 else (code, None))
         assert 0 < run["duration_s"] < time.perf_counter() - begun
-    facts = run_json()
+    facts = read_run(Path("rec"))
     assert (facts["script"], facts["argv"]) == ("train.py", [*words[:-1], "***"])
     assert facts["environment"]["python"]
 
@@ -124,10 +121,15 @@ BAD_INPUT = """
 """
 
 
-def test_bad_input_is_one_line_and_nothing_is_started(script, capsys):
+def test_bad_input_is_one_line_and_nothing_is_started(script, capsys, monkeypatch):
     Path("used").mkdir()
     Path("used", "mine.txt").write_text("mine")
     refuses(capsys, BAD_INPUT, "run")
+    why = {"NSYS_PROFILING_SESSION_ID": "observes this run already", "RANK": "one rank"}
+    for variable, said in why.items():
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, "0")
+            assert said in refused(capsys, "run", "--nsys", "-o", "rec", "train.py")
     found = sorted(map(str, Path().rglob("*")))
     assert (script.starts, found) == ([], ["train.py", "used", "used/mine.txt"])
 
@@ -173,7 +175,7 @@ def test_only_the_ranks_asked_for_record(script, monkeypatch, capsys):
         assert main(["run", "--ranks", ranks, "-o", "rec", "train.py"]) == 0
         folder = f"rec/rank-0000{rank}"
         assert script.starts[-1][1] == folder
-        facts, options = run_json(folder)["run"], script.options()
+        facts, options = read_run(Path(folder))["run"], script.options()
         assert (facts["rank"], facts["world_size"]) == (rank, 8)
         assert (options["lockstep"], options["targets"]) == (True, vars(Targets().in_lockstep()))
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -206,7 +208,7 @@ def test_progress_summary_and_early_page_go_to_standard_error(script, monkeypatc
     assert (out, lines[0]) == ("", "profstack: steps by Optimizer.step (train)")
     assert ("early page: rec/report.html" in lines[1], lines[-1]) == (True, "Wrote rec/report.html")
     assert "clean step: median 4.01 ms" in err
-    assert run_json()["run"]["stopped_by"] == "max_steps"
+    assert read_run(Path("rec"))["run"]["stopped_by"] == "max_steps"
     assert (script.pages, Path("rec", PAGE_MARKER).exists()) == (["rec", "rec"], True)
     script.pages.clear()
     assert run("-q") == 0
@@ -218,8 +220,8 @@ def test_a_script_without_torch_leaves_a_recording_that_says_so(script, capsys):
     for code, why in {0: "it never imported torch", 5: "it ended before it imported torch"}.items():
         script.code = code
         assert run("--layers", "torch") == code
-        ((name, status, reason),) = query("rec", "SELECT name, status, reason FROM layers")
-        assert (name, status, why in reason) == ("torch", "skipped", True)
+        (row,) = table(Path("rec"), "layers")
+        assert (row["name"], row["status"], why in row["reason"]) == ("torch", "skipped", True)
         said = capsys.readouterr().err.splitlines()
         assert [why in said[0], said[1:]] == [True, ["Wrote rec/report.html"]]
 
@@ -263,34 +265,6 @@ def test_a_second_run_is_for_the_layers_that_stayed_empty(script, monkeypatch, c
         assert ("exit code 3 and filled torch" in said) is (code == 3)
 
 
-def test_a_run_under_nsys_is_refused_where_there_can_be_none(script, monkeypatch, capsys):
-    for variable, said in (
-        ("NSYS_PROFILING_SESSION_ID", "observes this run already"),
-        ("RANK", "one rank"),
-    ):
-        with monkeypatch.context() as patched:
-            patched.setenv(variable, "0")
-            assert said in refused(capsys, "run", "--nsys", "-o", "rec", "train.py")
-    assert script.starts == []
-
-
-def recording(folder):
-    """A recording of two plans, one of 4 and one of 7 steps; a third is a script as a whole."""
-    (folder / "logs").mkdir(parents=True)
-    with closing(Writer(folder)) as writer:
-        rules = {"plan_1": "module", "plan_2": "optimizer", "plan_3": "whole"}
-        writer.facts({plan: {"rule": rule} for plan, rule in rules.items()})
-        counts = {1: 4, 2: 7, 3: 9}
-        rows = [{"plan": plan, "step": n} for plan, count in counts.items() for n in range(count)]
-        writer.write({"steps": rows})
-    return folder
-
-
-def query(folder, text):
-    with closing(sqlite3.connect(Path(folder) / "recording.sqlite")) as database:
-        return database.execute(text).fetchall()
-
-
 @pytest.fixture
 def nsys(tmp_path, monkeypatch):
     """Run a script a second time under a made-up nsys; gives what was told, noted and captured."""
@@ -314,13 +288,19 @@ def nsys(tmp_path, monkeypatch):
         monkeypatch.setattr(second_run, "capture", captured)
         monkeypatch.setattr(importing, "import_file", imported)
         monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
-        folder, told = recording(tmp_path / "rec"), []
+        # Two plans, one of 4 and one of 7 steps; a third is a script as a whole.
+        first, told = Run(tmp_path / "rec", "module"), []
+        first.clean(4)
+        for rule, count in (("optimizer", 7), ("whole", 9)):
+            first.begin_plan(rule, "train")
+            first.clean(count)
+        first.writer.close()
         options = run_command.parser().parse_args([])
         second = run_command.NsysRun.prepared(options, parse(["train.py", "x"]), ["nvtx"], None)
         second.announce(told.append)
-        second.execute(folder, 0, {"targets": vars(Targets())}, 2.25)
-        assert second_run.FirstRun.read(folder).steps == 7
-        return told, [text for (text,) in query(folder, "SELECT text FROM notes")], given
+        second.execute(first.folder, 0, {"targets": vars(Targets())}, 2.25)
+        assert second_run.FirstRun.read(first.folder).steps == 7
+        return told, [row["text"] for row in table(first.folder, "notes")], given
 
     return again
 

@@ -57,9 +57,7 @@ def test_options_and_words_reach_the_trials(here, asked, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "Wrote out/try.json"
 
 
-def test_a_recording_gives_the_command_and_the_remedies(
-    recording, here, asked, capsys, monkeypatch
-):
+def test_a_recording_gives_command_and_remedies(recording, here, asked, capsys, monkeypatch):
     (here / "train.py").write_text("")
     with_findings(recording, monkeypatch, "unfused-optimizer", "padding")
     assert main(["try", "--json", str(recording)]) == 0

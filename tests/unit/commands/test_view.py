@@ -4,7 +4,7 @@ import importlib.util
 import signal
 import sys
 import webbrowser
-from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -42,50 +42,36 @@ BAD_INPUT = """
 
 
 def test_the_recording_is_served_until_ctrl_c(recording, capsys, opened, monkeypatch):
-    told, page, handover = SimpleNamespace(made=[], left=0), "http://h:7/page", "http://h:7/trace"
+    made, page, handover = [], "http://h:7/page", "http://h:7/trace"
+    running = MagicMock(page_address=page, handover_address=handover)
+    running.serve_forever.side_effect = KeyboardInterrupt
 
-    class Server:
-        page_address, handover_address = page, handover
+    def server(folder, *, port):
+        if port == 80:
+            raise PermissionError(13, "Permission denied")
+        made.append((folder, port))
+        return running
 
-        def __init__(self, folder, *, port):
-            if port == 80:
-                raise PermissionError(13, "Permission denied")
-            told.made.append((folder, port))
-
-        def __enter__(self):
-            pass
-
-        def __exit__(self, *_):
-            told.left += 1
-
-        def serve_forever(self):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(serving, "RecordingServer", Server)
+    monkeypatch.setattr(serving, "RecordingServer", server)
     refuses(capsys, BAD_INPUT, "view")
-    assert told.made == []
+    assert made == []
     assert main(["view", "--serve", "--no-browser", "--port", "65535"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert ([line.split()[-1] for line in lines[:2]], opened) == ([page, handover], [])
     assert main(["view", "--serve"]) == 0
-    assert (opened, told.made, told.left) == ([page], [(recording, 65535), (recording, 0)], 2)
+    assert (opened, made) == ([page], [(recording, 65535), (recording, 0)])
+    assert running.__exit__.call_count == 2
 
 
 def test_snakeviz_ends_with_us(recording, monkeypatch, capsys):
-    made, folder = SimpleNamespace(terminated=False), recording / "cprofile"
-
-    def wait(timeout=None):
-        if not made.terminated:
-            raise SystemExit(143)
-
-    made.wait, made.poll = wait, lambda: None
-    made.terminate = lambda: vars(made).update(terminated=True)
-    popen = lambda command: vars(made).update(command=command) or made  # noqa: E731
-    monkeypatch.setattr(view.subprocess, "Popen", popen)
+    made, folder = Mock(**{"poll.return_value": None}), recording / "cprofile"
+    made.wait.side_effect = lambda timeout=None: made.terminate.called or sys.exit(143)
+    monkeypatch.setattr(view.subprocess, "Popen", popen := Mock(return_value=made))
     folder.mkdir()
     (folder / "profile.prof").touch()
-    assert (main(["view", "--snakeviz", "--no-browser"]), made.terminated) == (143, True)
+    assert (main(["view", "--snakeviz", "--no-browser"]), made.terminate.called) == (143, True)
     words = [sys.executable, "-u", "-m", "snakeviz", "-H", "127.0.0.1"]
-    assert made.command == [*words, "-s", "--", str((folder / "profile.prof").resolve())]
+    words += ["-s", "--", str((folder / "profile.prof").resolve())]
+    popen.assert_called_once_with(words)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refuses(capsys, "--snakeviz | pip install snakeviz", "view")

@@ -9,7 +9,7 @@ import pytest
 from profstack.compare.gates import Evidence, judge, parse, step_limits
 from profstack.compare.sides import Side
 from profstack.errors import UsageError
-from tests.support.tables import cases
+from tests.support.tables import cases, rows_of
 
 OPERATORS = {"aten::mm": (0.003, 0.001), "aten::add": (0.0004,)}
 MODULES = {"Net": 0.006, "Net.encoder.0": 0.003, "Net.head": 0.0005}
@@ -17,33 +17,21 @@ MODULES = {"Net": 0.006, "Net.encoder.0": 0.003, "Net.head": 0.0005}
 
 def report(scale=1.0, **figures):
     """A report of a step of 10 ms, all times multiplied by `scale`; `figures` replace others."""
-    rows = [
-        {"path": path, "forward_s": 9.0, "backward_s": None, "calibrated_s": scale * seconds}
-        for path, seconds in figures.get("modules", MODULES).items()
-    ]
-    operators = [
-        {"name": name, "shapes": str(at), "calibrated_s": scale * seconds, "self_s": 7.0,
-         "module": None}
-        for name, times in figures.get("operators", OPERATORS).items()
-        for at, seconds in enumerate(times)
-    ]  # fmt: skip
+    modules = [(path, scale * s) for path, s in figures.get("modules", MODULES).items()]
+    named = figures.get("operators", OPERATORS).items()
+    operators = [(name, str(at), scale * s) for name, all_s in named for at, s in enumerate(all_s)]
     owners = [("cpu", "parameters", 600.0), ("cpu", "inputs", 424.0), ("cuda:0", "inputs", 5.0)]
-    names = ("device", "kind", "peak_bytes")
     parts = {"start-up and imports": 2.0, "model and data set-up": 0.5, "steps": 3.0}
     parts["profstack"] = 8.0
+    mark = {"median_s": scale * 0.01, "p99_s": scale * 0.02, "steps_per_s": 100 / scale}
     return {
-        "benchmark": {
-            "median_s": scale * 0.01,
-            "p99_s": scale * 0.02,
-            "items_per_s": figures.get("rate", 3200 / scale),
-            "steps_per_s": 100 / scale,
-        },
+        "benchmark": mark | {"items_per_s": figures.get("rate", 3200 / scale)},
         "run_bar": [{"part": name, "wall_s": scale * value} for name, value in parts.items()],
         "findings": figures.get("findings", 2),
         "tables": {
-            "modules": rows,
-            "operators": operators,
-            "memory_owners": [dict(zip(names, row, strict=True)) for row in owners],
+            "modules": rows_of("path calibrated_s", *modules, forward_s=9.0, backward_s=None),
+            "operators": rows_of("name shapes calibrated_s", *operators, self_s=7.0, module=None),
+            "memory_owners": rows_of("device kind peak_bytes", *owners),
             "flops": [{"forward_flop": figures.get("flop", 4e6), "backward_flop": 8e6}],
         },
     }
@@ -154,15 +142,14 @@ def test_a_wrong_rule_says_what_can_be_written(rule, said):
 
 
 def test_a_broken_rule_points_at_the_largest_part_in_its_direction():
-    names = ("of", "name", "difference_s", "beyond_noise", "file", "line")
-    rows = [
+    parts = rows_of(
+        "of name difference_s beyond_noise file line",
         ("step", "forward", 0.001, True, "/app/net.py", 8),
         ("step", "wait", 0.002, True, "/app/loader.py", 41),
         ("step", "backward", 0.009, False, "/app/x.py", 1),
         ("step", "optimizer", -0.004, True, "/app/train.py", 57),
         ("run", "start-up and imports", 5.0, True, "/app/train.py", 3),
-    ]
-    parts = [dict(zip(names, row, strict=True)) for row in rows]
+    )
     found = judged("step > 5%", report(1.2), parts=parts)
     assert (found["file"], found["line"]) == ("/app/loader.py", 41)
     assert "loader.py:41" in found["text"]

@@ -13,6 +13,7 @@ from profstack.report import files
 from profstack.report import history as shown
 from tests.support.commands import refuses
 from tests.support.reports import HOSTILE, build
+from tests.support.tables import of
 
 COMMITS = [f"{number:02d}abcdef{number:032d}" for number in range(20)]
 
@@ -42,9 +43,7 @@ def test_a_slower_commit_is_named_with_its_size_and_what_else_changed():
     [program] = history(reversed(runs))["programs"]
     assert [run["path"] for run in program["runs"]] == [path for path, _ in runs]
     step, memory = program["changes"]
-    assert (step["figure"], step["run"], step["commit"], step["commit_before"]) == (
-        *("step", 12, COMMITS[12], COMMITS[11]),
-    )
+    assert of(step, "figure run commit commit_before") == ["step", 12, COMMITS[12], COMMITS[11]]
     medians = [run["median_s"] for run in program["runs"]]
     assert step["before"] == pytest.approx(np.median(medians[:12]))
     assert step["after"] == pytest.approx(np.median(medians[12:]))
@@ -62,9 +61,8 @@ def test_too_few_runs_and_runs_without_a_median_are_said():
     made = history(runs)
     [program] = made["programs"]
     assert program["changes"] == []
-    assert [reason.partition(" runs")[0] for reason in program["reasons"]] == [
-        *("step: 7", "memory: 8")
-    ]
+    counts = [reason.partition(" runs")[0] for reason in program["reasons"]]
+    assert counts == ["step: 7", "memory: 8"]
     assert [run["reason"] for run in program["runs"]].count("it was killed") == 1
     assert made["left_out"] == [{"path": "runs/5", "reason": "it does not say when it began"}]
 

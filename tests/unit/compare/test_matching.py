@@ -39,14 +39,11 @@ def brand_new(values, other):
 PATHS = ("/old/train.py", "/new/place/train.py")
 
 
-def _sources(before=BEFORE, after=AFTER, paths=PATHS):
-    reports = [
-        {
-            "sources": [{"file": path, "text": text}],
-            "tables": {"functions": [], "lines": [{"own": True, "file": path}]},
-        }
-        for path, text in zip(paths, (before, after), strict=True)
-    ]
+def _sources(before=BEFORE, after=AFTER):
+    reports = []
+    for path, text in zip(PATHS, (before, after), strict=True):
+        tables = {"functions": [], "lines": [{"own": True, "file": path}]}
+        reports.append({"sources": [{"file": path, "text": text}], "tables": tables})
     return Sources(*reports)
 
 
@@ -69,12 +66,8 @@ def test_functions_are_paired_through_moves_and_new_names():
               FunctionKey(other, 12, "forward")]  # fmt: skip
     pairs, left, free = match_functions(before, after, _sources())
     found = {one.name: other.name for one, other in pairs}
-    assert found == {
-        "__getitem__": "__getitem__",
-        "scaled": "augmented",
-        "forward": "forward",
-        before[-1].name: after[-2].name,
-    }
+    named = {"__getitem__": "__getitem__", "scaled": "augmented", "forward": "forward"}
+    assert found == named | {before[-1].name: after[-2].name}
     assert ([key.name for key in left], [key.name for key in free]) == (["gone"], ["brand_new"])
 
 

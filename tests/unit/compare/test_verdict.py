@@ -1,7 +1,5 @@
 """The answer of a comparison: one unit, figures that add up, and as many digits as they need."""
 
-import pytest
-
 from profstack.compare import verdict
 from profstack.compare.places import Found
 from profstack.compare.verdict import answer, chosen, rounded
@@ -48,14 +46,9 @@ class Totals:
         self.before_s, self.after_s, self.parts = before_s, after_s, bar(before_s, after_s)
 
 
-@cases(
-    "ratio reach slug words",
-    (1.04, 0.01, "slower", "(+4.0 %, +3.0 to +5.0)"),
-    (0.80, 0.01, "faster", "(-20 %, -21 to -19)"),
-)
-def test_shares_have_a_decimal_below_ten_percent(ratio, reach, slug, words):
-    found = answer("step", Totals(0.01, 0.01 * ratio), Noise(reach), [])
-    assert (found["slug"], words in found["sentence"]) == (slug, True), found["sentence"]
+@cases("ratio words", (1.04, "(+4.0 %, +3.0 to +5.0)"), (0.80, "(-20 %, -21 to -19)"))
+def test_shares_have_a_decimal_below_ten_percent(ratio, words):
+    assert words in answer("step", Totals(0.01, 0.01 * ratio), Noise(0.01), [])["sentence"]
 
 
 def test_a_difference_that_nobody_would_notice_is_none_however_surely_it_is_known():
@@ -66,7 +59,7 @@ def test_a_difference_that_nobody_would_notice_is_none_however_surely_it_is_know
     assert slugs == ["same", "same", "slower", "faster"]
 
 
-@pytest.mark.parametrize(("ratio", "reach"), [(1.04, 0.5), (1.0, 0.01), (1.2, 0.01)])
+@cases("ratio reach", "1.04 0.5; 1.0 0.01; 1.2 0.01")
 def test_what_counts_say_is_added_where_times_say_nothing(ratio, reach):
     counted = [Found("/a/train.py", 7, "no longer fused"), Found(None, None, "aten::to 1 -> 3")]
     found = answer("step", Totals(0.01, 0.01 * ratio), Noise(reach), [], counted)
@@ -79,17 +72,15 @@ def answered(slug, sentence):
     return {"slug": slug, "sentence": sentence, "before_s": 0.002, "after_s": 0.003}
 
 
-@pytest.mark.parametrize(
-    ("step", "run", "share", "name", "sentence"),
-    [
-        # A part of the run is told from 5 % of its 40 s on, be the run itself told or not.
-        ("slower", "unclear", 0.05, "saving", "of the step; and in the run saving +2 s (e.py:3)"),
-        ("unclear", "same", -0.06, "saving", "of the step; and in the run saving -2.4 s (e.py:3)"),
-        ("same", "slower", 0.05, "saving", "of the run; the step is the same (2 -> 3 ms)"),
-        ("unclear", "faster", 0.05, "saving", "of the run; the step is not told apart (2 -> 3 ms)"),
-        ("slower", "slower", 0.049, "saving", "of the step"),
-        ("unclear", "slower", 0.05, "steps", "of the step"),
-    ],
+@cases(
+    "step run share name sentence",
+    # A part of the run is told from 5 % of its 40 s on, be the run itself told or not.
+    ("slower", "unclear", 0.05, "saving", "of the step; and in the run saving +2 s (e.py:3)"),
+    ("unclear", "same", -0.06, "saving", "of the step; and in the run saving -2.4 s (e.py:3)"),
+    ("same", "slower", 0.05, "saving", "of the run; the step is the same (2 -> 3 ms)"),
+    ("unclear", "faster", 0.05, "saving", "of the run; the step is not told apart (2 -> 3 ms)"),
+    ("slower", "slower", 0.049, "saving", "of the step"),
+    ("unclear", "slower", 0.05, "steps", "of the step"),
 )
 def test_the_run_is_the_answer_where_it_alone_changed(step, run, share, name, sentence):
     part = {"name": name, "difference_s": share * 40.0, "beyond_noise": True,

@@ -1,29 +1,22 @@
 """The answer of imported files: which function, line or owner has most, in words with figures."""
 
 from profstack.findings.imported import answer
+from tests.support.findings import built_in, completed, function
 from tests.support.tables import rows_of
 
 
-def function(name, self_s, total_s, file="/home/u/train.py", line=5, calls=2.0):
-    return {
-        "phase": "step", "file": file, "line": line, "name": name, "own": None, "calls": calls,
-        "self_s": self_s, "total_s": total_s,
-    }  # fmt: skip
-
-
 def report(tables=None, layer_tables=None):
-    known = {name: [] for name in ("functions", "calls", "watch", "lines", "memory")}
     layers = [{"name": name, "rows": rows} for name, rows in (layer_tables or {}).items()]
-    made = {"layer_tables": layers, "warnings": [], "watch": None}
-    return made | {"tables": known | (tables or {})}
+    return completed({"layer_tables": layers, "tables": tables or {}})
 
 
 def test_the_function_with_most_time_is_named_with_its_caller():
     name = "<method 'read' of '_io.FileIO' objects>"
     rows = [function("<module>", 1.0, 20.0, line=1), function("main", 0.5, 19.0, line=2)]
-    rows += [function(name, 6.0, 6.0, "~", 0, calls=1200.0)]
-    rows += [function("load", 2.5, 8.5, "/home/u/data.py", 33)]
-    # More than half of it is of one caller.
+    rows += [built_in(name, 6.0, calls=1200.0)]
+    rows += [function("load", 2.5, 8.5, file="/home/u/data.py", line=33)]
+    # An imported file does not tell whose its functions are. More than half is of one caller.
+    rows = [each | {"own": None} for each in rows]
     for load_s, caller in ((3.1, ", mostly called by load (data.py:33)"), (2.9, "")):
         callers = ("/home/u/data.py:33(load)", load_s), ("/home/u/a.py:2(b)", 2.0)
         calls = rows_of("caller self_s", *callers, callee=f"~:0({name})")

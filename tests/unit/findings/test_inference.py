@@ -130,10 +130,8 @@ def test_many_requests_of_one_item_each_could_be_one_call(count, batch, is_found
 
 
 # Half of the model's 6 ms, at four fifths of the traced time.
-@cases(
-    "unused padded gain_share is_found",
-    "200 300 .2 True; 199 399 0 False; 199 400 .199 True; 99 500 None True; 0 400 None True",
-)
+@cases("unused padded gain_share is_found", "200 300 .2 True; 199 399 0 False",
+       "199 400 .199 True; 99 500 None True; 0 400 None True")  # fmt: skip
 def test_padding_behind_the_longest_row_or_in_most_of_all(unused, padded, gain_share, is_found):
     modules = rows_of("path depth parameters forward_s backward_s", ("Net", 0, 9, 2 * MS, 4 * MS),
                       ("Net.a", 1, 9, MS, MS), ("(loss)", 0, None, MS, MS))  # fmt: skip

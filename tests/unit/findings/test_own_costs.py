@@ -43,11 +43,8 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert len(found(*[site(0.2)] * 5)) == 3
     # Where no line has half of it, the function that it calls again and again is named.
     rows = [function("average", 1 * MS, line=40), function("mix", 1 * MS, line=70)]
-    for hottest, calls, words in (
-        (0.4, 8, "mix (train.py:70) 8 times"),
-        (0.4, 7.9, ""),
-        (0.6, 9, ""),
-    ):
+    again = "mix (train.py:70) 8 times"
+    for hottest, calls, words in ((0.4, 8, again), (0.4, 7.9, ""), (0.6, 9, "")):
         edges = [call(*rows, 2 * MS, calls=calls)]
         (one,) = found(site(0.2, hottest=hottest), functions=rows, calls=edges)
         assert ("It calls" in one["advice"], words in one["advice"]) == (bool(words), True)

@@ -39,11 +39,9 @@ def cut_of(wait=0.1, clean_wait=None, times=TIMES, operators=OPERATORS, loader=N
     tables["operators"] = rows_of("name shapes module_id backward self_s calls", *ran)
     kinds = [(NET, "Net", 9), (CRITERION, "MyCriterion", 0), (3, "LossyNet", 0), (4, "Loss", 5)]
     tables["modules"] = rows_of("module_id type parameters", *kinds)
-    recording = SimpleNamespace(
-        select=lambda layer, modes: Selection([1], "timed", STEPS, WALL_S),
-        rows=lambda name, selection: tables[name],
-        table=tables.__getitem__,
-    )
+    timed, table = Selection([1], "timed", STEPS, WALL_S), tables.__getitem__
+    asked = {"select": lambda layer, modes: timed, "rows": lambda name, selection: table(name)}
+    recording = SimpleNamespace(table=table, **asked)
     halves = [(each * 12.5 * MS / 2) for each in loader or (0.0, 0.0)]
     regions = [(f"enumerate(DataLoader)#{part}", *halves) for part in "ab" if loader]
     if collective_s := more.pop("collective_s", 0.0):

@@ -166,23 +166,20 @@ def test_copies_cost_the_time_in_which_the_device_is_idle():
             assert facts == ["pinned", 3.0, None]
 
 
-@cases(
-    "kinds word pins",
-    *((("Pageable",), "pageable", True), (("Pinned",), "pinned", False), (("x",), "host", False)),
-)
-def test_copies_are_told_with_their_memory_and_lines(kinds, word, pins):
+@cases("kind word pins", "Pageable pageable True; Pinned pinned False; x host False")
+def test_copies_are_told_with_their_memory_and_lines(kind, word, pins):
     lines = [line(5, "loss = model(x)", operator_s=5 * MS)]
     lines += [line(6, "x = x.to(d)", operator_s=1 * MS)]
     lines += [line(7, "y = y.cuda()", python_s=0.3 * MS, operator_s=1.2 * MS)]
     ran = [("aten::copy_", "Net", 3.0, 5e5), ("aten::copy_", "Other", 9.0, 7e5)]
     operators = rows_of("name module calls moved_bytes", *ran)
     back = {"operator": "aten::mm", "module": "Net.fc", "calls": 9.0, "device_s": 9 * MS}
-    kernels = [*copies(*kinds), back | {"name": "Memcpy DtoH (Device -> Pageable)"}]
+    kernels = [*copies(kind), back | {"name": "Memcpy DtoH (Device -> Pageable)"}]
     (told,) = host_to_device_copies(None, idle("copy", 1, lines=lines, kernels=kernels,
         operators=operators))  # fmt: skip
     assert of(told, "line module severity") == [7, "Net", "medium"]
     first, *others = told["evidence"]
-    holds = True if kinds[0] == "Pageable" else None
+    holds = True if kind == "Pageable" else None
     assert of(first, "device_s holds_up_the_host") == [2.5 * MS, holds]
     (copied,) = (each for each in others if "copied_bytes" in each)
     assert of(copied, "operator calls copied_bytes") == ["aten::copy_", 3.0, 250_000]

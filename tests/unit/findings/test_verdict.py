@@ -14,6 +14,7 @@ from profstack.findings.verdict import decide, measures, verdict
 from profstack.report import files
 from profstack.storage.vocabulary import WAIT
 from tests.support.findings import MS, STEP_S, TRAIN, call, function, line, report_of, row
+from tests.support.overview import finding
 from tests.support.recordings import Run, module_times, operator
 from tests.support.recordings import module as module_row
 from tests.support.tables import cases, missing, near, of, rows_of
@@ -227,9 +228,8 @@ def test_beside_a_finding_the_verdict_names_no_other_place():
     rows = [function("walk", 9 * MS, line=40)]
     for number, is_named in ((40, True), (41, False)):
         report = report_of(parts={"roofline": ROOFLINE, "step_bar": None}, functions=rows)
-        known = {"slug": "x", "title": "known", "gain_s": 3 * MS, "file": TRAIN, "line": number}
-        known |= {"run_s": None, "run_gain_s": None, "advice": "Mend it.", "evidence": []}
-        report["findings"] = [known | {"gain_reason": "of 4 ms"}]
+        known = {"gain_s": 3 * MS, "file": TRAIN, "line": number, "gain_reason": "of 4 ms"}
+        report["findings"] = [finding("x", "known", **known)]
         told = verdict(report, cut_of(python=0.6), None, [SITE])
         gain = "That saves about 3.00 ms of each step. Of 4 ms."
         assert told["action"] == f"Begin at train.py:{number}: Mend it. {gain}"
@@ -245,8 +245,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
         {"name": "backward", "seconds": 5 * MS, "share": 0.5},
         {"name": "not attributed", "seconds": 9 * MS, "share": 0.9},
         {"name": "forward", "seconds": 4 * MS, "share": 0.4}]}  # fmt: skip
-    slow = {"title": "slow", "file": TRAIN, "line": 7, "run_s": None, "run_gain_s": None}
-    slow |= {"severity": "low", "slug": "x", "evidence": []}
+    slow = finding("x", "slow", severity="low", file=TRAIN, line=7)
     slow["advice"] = "Do a.b less. It is 3.5. And more."
     usual = "Try, one at a time: a larger batch, channels_last for the convolutions, bfloat16 by "
     usual += "torch.autocast, torch.compile, torch.set_num_threads(4)."
@@ -282,9 +281,7 @@ COST, OF_RUN = rules.OWN_CODE_COST.slug, {"gain_s": None, "file": TRAIN, "line":
 def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug, more, gain):
     # Of 100 steps of 10 ms that wait and compute, 0.3 s could be gained by the other finding.
     bar = [{"part": "steps", "wall_s": 0.7}, {"part": "waiting for data", "wall_s": 0.3}]
-    known = {"slug": "x", "title": "known", "gain_s": 3 * MS, "file": None, "line": None}
-    known |= {"run_s": None, "run_gain_s": None, "severity": "low", "advice": "Mend it."}
-    known["evidence"] = []
+    known = finding("x", "known", severity="low", gain_s=3 * MS)
     found = known | OF_RUN | {"slug": slug, "title": "own", **more}
     report = report_of(parts={"run_bar": bar, "step_bar": None})
     report["findings"] = [known, found]
@@ -307,8 +304,7 @@ def test_the_models_heaviest_line_by_the_watch_or_by_the_torch_layer(seen, trace
     slices = [{"kind": "watch" if seen > 0.149 else "clean"}]
     parts = {"roofline": ROOFLINE, "step_bar": None, "slices": slices}
     report = report_of(parts=parts, **tables)
-    slow = {"slug": "x", "title": "known", "evidence": [], "run_s": None, "run_gain_s": None}
-    slow |= OF_RUN | {"gain_s": (gain or 0) * MS, "advice": "Mend it.", "gain_reason": None}
+    slow = finding("x", "known", **OF_RUN | {"gain_s": (gain or 0) * MS})
     report["findings"] = [slow] * bool(gain)
     site = CallSite(TRAIN, 7, "f", "forward", seen)
     said = verdict(report, cut_of(), None, [site])["sentence"]

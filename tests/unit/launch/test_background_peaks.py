@@ -23,9 +23,8 @@ def done(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(
-        background_peaks, "keep_peaks", lambda *_, **how: done.append(("peaks", how))
-    )
+    keep = lambda *_, **how: done.append(("peaks", how))  # noqa: E731
+    monkeypatch.setattr(background_peaks, "keep_peaks", keep)
     monkeypatch.setattr(files, "write_report", lambda folder: done.append(("page", folder.name)))
     monkeypatch.setattr(background_peaks, "processor_name", lambda: "A CPU")
     (tmp_path / "run" / "logs").mkdir(parents=True)

@@ -12,6 +12,7 @@ from profstack.launch import child
 from profstack.readers import watch
 from tests.support.commands import fails
 from tests.support.processes import raised_by
+from tests.support.tables import cases
 
 
 class Engine:
@@ -97,9 +98,7 @@ def test_the_import_of_torch_starts_the_engine_once(armed):
         assert sys.meta_path == armed.before
 
 
-def test_the_watch_pauses_for_our_imports_and_without_an_engine_nothing_is_waited_for(
-    armed, capsys
-):
+def test_the_watch_pauses_for_imports_and_without_an_engine_nothing_is_waited_for(armed, capsys):
     heard = []
     armed.inside = lambda: heard.append(list(armed.starts[0].tools["watch"].did))
     armed.engine = None
@@ -145,26 +144,24 @@ def test_functions_are_profiled_from_the_first_line_but_not_our_imports(armed, l
     assert sum(calls) == 1 + len(layers)
 
 
-@pytest.mark.parametrize(("options", "seen", "last", "recorded"), [
-    ("watch", True, None, True), ("watch", False, None, False),
-    ("watch", True, KeyboardInterrupt, False), ("watch", False, NameError, True),
-])  # fmt: skip
-def test_a_script_without_torch_is_recorded_at_its_end(
-    armed, monkeypatch, options, seen, last, recorded, tmp_path
-):
+@cases(
+    "seen last recorded",
+    *((True, None, True), (False, None, False)),
+    *((True, KeyboardInterrupt, False), (False, NameError, True)),
+)
+def test_a_script_without_torch_is_recorded(armed, monkeypatch, tmp_path, seen, last, recorded):
     monkeypatch.setattr(sys, "last_type", last, raising=False)
     value = raised_by(tmp_path) if last is NameError else None
     monkeypatch.setattr(sys, "last_value", value, raising=False)
     monkeypatch.setattr(Sampler, "seen", seen)
-    armed.arm(*options.split(), imported=False)
+    armed.arm("watch", imported=False)
     (at_exit,) = armed.exits
     at_exit()
-    tools = set(options.replace("profile", "cprofile").split())
-    found = [(folder, set(had), armed_at) for folder, had, armed_at in armed.whole]
-    assert found == ([("rec", tools, child._armed_at)] if recorded else [])
+    found = [(folder, list(had), armed_at) for folder, had, armed_at in armed.whole]
+    assert found == ([("rec", ["watch"], child._armed_at)] if recorded else [])
     assert (sys.meta_path == armed.before, sys.getprofile()) == (recorded, None)
     for _, had, _ in armed.whole:
-        assert "watch" not in had or had["watch"].did == ["resume", "pause"]
+        assert had["watch"].did == ["resume", "pause"]
 
 
 def test_the_models_that_generate_are_waited_for_and_a_session_attaches_its_engine(armed, tmp_path):

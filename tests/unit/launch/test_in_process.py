@@ -1,7 +1,6 @@
 """The recording that a program makes of itself: its folder, its engine and its end."""
 
 import gc
-import json
 import os
 import sys
 
@@ -11,12 +10,9 @@ import torch
 from profstack.errors import RecordingError
 from profstack.launch import child, in_process
 from profstack.launch.in_process import InProcess, ProgramFolder
+from profstack.storage.folder import read_run
 from tests.support.commands import fails
 from tests.support.engine import TARGETS, patched
-
-
-def run_json(folder):
-    return json.loads((folder / "logs" / "run.json").read_text())
 
 
 def test_a_temporary_folder_goes_with_its_holder_and_another_stays(tmp_path):
@@ -52,7 +48,7 @@ def test_the_facts_of_the_run_are_written(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", argv.split(" "))
         folder = ProgramFolder("x", str(tmp_path / "rec"), force=True)
         folder.write_run("train", {"stopped_by": "me"}, {"torch": "2.5", "python": "own"})
-        facts, run = run_json(folder.path), {"stopped_by": "me"}
+        facts, run = read_run(folder.path), {"stopped_by": "me"}
         environment, _ = facts.pop("environment"), facts.pop("begun_clock_s")
         assert facts == {"script": "train", "argv": shown, "in_process": True, "run": run}
         assert (environment["torch"], environment["python"]) == ("2.5", "own")

@@ -22,22 +22,15 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def another():
-    """Another process that announces a run, until it is closed."""
+def test_a_run_is_known_to_others_until_it_ends_or_is_killed():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLDS], text=True, **pipes) as process:
-        assert process.stdout.readline() == "held\n"
-        yield process
-
-
-def test_a_run_is_known_to_others_until_it_ends_or_is_killed(another):
-    assert is_running()
-    with announced():
-        another.kill()
-        another.wait()
-        assert is_running()
-    assert not is_running()
+    with subprocess.Popen([sys.executable, "-c", HOLDS], text=True, **pipes) as another:
+        assert (another.stdout.readline(), is_running()) == ("held\n", True)
+        with announced():
+            another.kill()
+            another.wait()
+            assert is_running()
+        assert not is_running()
 
 
 WAITS = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -220,19 +221,12 @@ def test_what_may_be_better_is_measured_again_an_hour_later_and_the_higher_rate_
 
 @pytest.fixture
 def process(monkeypatch):
-    told = SimpleNamespace(commands=[], stdout="", stderr="", error=None, returncode=3)
-
-    def run(command, **_):
-        told.commands.append(command)
-        if told.error is not None:
-            raise told.error
-        return told
-
-    def answer(rows, **changes):
-        return json.dumps({"machine": {**vars(HERE), **changes}, "peaks": rows})
-
-    monkeypatch.setattr(peaks, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run}))
-    told.answer = answer
+    """The process that measures: how it ends, and by `run` how it was started."""
+    told = Mock(stdout="", stderr="", returncode=3)
+    told.run.return_value = told
+    told.answer = lambda rows, **own: json.dumps({"machine": vars(HERE) | own, "peaks": rows})
+    known = {**vars(subprocess), "run": told.run}
+    monkeypatch.setattr(peaks, "subprocess", SimpleNamespace(**known))
     return told
 
 
@@ -241,7 +235,8 @@ def test_only_what_is_lacking_is_measured(process):
     rows = [entry("bfloat16", None, how="no"), entry("float16", 2e10), entry("memory", 1e10)]
     process.stdout = "noise\n" + process.answer(rows) + "\n"
     found = measured(HERE, ["float32", "bfloat16", "float16"])
-    (command,) = process.commands
+    process.run.assert_called_once()
+    (command,) = process.run.call_args.args
     assert command[0] == sys.executable
     assert command[3:] == ["--device", "cpu", "--dtypes", "bfloat16,float16", "--threads", "1"]
     rates = [(rate["dtype"], rate["value"], rate["source"]) for rate in found["flop_per_s"]]
@@ -251,14 +246,14 @@ def test_only_what_is_lacking_is_measured(process):
 
 
 def test_a_failure_is_a_reason(process, cache):
-    usual = {"stdout": "", "stderr": "", "error": None}
+    usual = {"stdout": "", "stderr": "", "run.side_effect": None}
     for ends, why in (
         ({"stderr": "first\nno torch here\n"}, "no torch here"),
         ({"stdout": "what is this"}, "exit code 3"),
-        ({"error": OSError("none")}, "OSError: none"),
+        ({"run.side_effect": OSError("none")}, "OSError: none"),
         ({"stdout": process.answer([], name="B")}, "is B, not A CPU"),
     ):
-        vars(process).update(usual | ends)
+        process.configure_mock(**usual | ends)
         found = measured(HERE, ["float32"])
         assert (found["flop_per_s"], found["bytes_per_s"], why in found["reason"]) == ([], [], True)
     assert not cache.exists()

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,25 +21,23 @@ FLAGS = """
 """
 
 
-def test_the_interpreters_flags_are_passed_on():
+def test_the_interpreters_flags_are_passed_on_also_where_it_becomes_the_script(monkeypatch):
     for row in FLAGS.strip().replace("\n", " // ").split(" // "):
         flags = row.partition("|")[0].split()
         assert process.interpreter_flags(["python", *row.replace("|", "").split()]) == flags
+    became = []
+    monkeypatch.setattr(os, "execv", lambda *given: became.append(given))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "-m", "profstack", "run", "-q"])
+    process.run_unrecorded(["-m", "train"])
+    assert became == [(sys.executable, [sys.executable, "-O", "-m", "train"])]
 
 
 @pytest.fixture
 def observer(monkeypatch):
-    """Stands for the observer; it has got the signals in `noted`."""
-    told = SimpleNamespace(noted=(), reads=0, ended=0)
-
-    def made(arguments):
-        told.arguments = list(arguments)
-        return told
-
-    told.received = lambda number: number in told.noted
-    told.read = lambda: setattr(told, "reads", told.reads + 1)
-    told.end = lambda: setattr(told, "ended", told.ended + 1)
-    monkeypatch.setattr(process, "SignalObserver", made)
+    """Stands for the observer, which has got no signal; `made` is what it was made with."""
+    told = Mock(**{"received.return_value": False})
+    told.made.return_value = told
+    monkeypatch.setattr(process, "SignalObserver", told.made)
     return told
 
 
@@ -62,23 +61,14 @@ def run(tmp_path, monkeypatch, observer):
 
 
 def test_ignored_signals_stay_ignored_where_others_interrupt():
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, signal.SIG_DFL) for each in numbers}
+    before, found = signal.signal(signal.SIGHUP, signal.SIG_IGN), []
     try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with process.interrupted_by_signals():
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            for each in (signal.SIGINT, signal.SIGTERM):
-                with pytest.raises(KeyboardInterrupt):
-                    signal.raise_signal(each)
-        left = [signal.getsignal(each) for each in numbers]
+            found.append(signal.getsignal(signal.SIGHUP))
+        found.append(signal.getsignal(signal.SIGHUP))
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-    assert left == [signal.SIG_DFL, signal.SIG_DFL, signal.SIG_IGN]
-
-
-WAITING = "until [ -e go ]; do sleep 0.02; done; "
+        signal.signal(signal.SIGHUP, before)
+    assert found == [signal.SIG_IGN] * 2
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -90,7 +80,7 @@ def test_the_exit_code_is_the_scripts(run, monkeypatch, observer, waits):
     for text, code in {"exit 0": 0, "exit 3": 3, "kill -9 $$": -9, "kill -15 $$": -15}.items():
         assert run(text) == code
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
-    assert observer.ended == (4 if waits else 0)
+    assert observer.end.call_count == (4 if waits else 0)
 
 
 def test_flags_and_folder_reach_the_child_but_one_that_keeps_us_out(run, observer):
@@ -99,7 +89,8 @@ def test_flags_and_folder_reach_the_child_but_one_that_keeps_us_out(run, observe
     flags, *told = Path("told.txt").read_text().split()
     paths = os.pathsep.join([str(Path(process.__file__).parent / "injected"), "extra"])
     assert told == [str(Path("rec").resolve()), "watch", "profile", paths, "extra"]
-    assert ("u" in flags, observer.arguments[:2]) == (True, ["-u", "-c"])
+    (arguments,) = observer.made.call_args.args
+    assert ("u" in flags, list(arguments)[:2]) == (True, ["-u", "-c"])
     for flag in ("-I", "-E", "-S", "-bS", "-IB"):
         with pytest.raises(UsageError, match=f"python -{flag.strip('-bB')} keeps") as caught:
             run("touch ran", lambda: None, "-O", flag)
@@ -117,9 +108,9 @@ def test_the_poll_goes_on_while_the_script_runs(run, observer, monkeypatch, late
         if len(times) == 3:
             Path("go").touch()
 
-    assert (run(WAITING, poll), len(times) >= 3) == (0, True)
+    assert (run("until [ -e go ]; do sleep 0.02; done", poll), len(times) >= 3) == (0, True)
     assert times[1] - times[0] >= gap_s * 0.9
-    assert (observer.reads, process.POLL_S) == (len(times), 0.1)
+    assert (observer.read.call_count, process.POLL_S) == (len(times), 0.1)
 
 
 @pytest.mark.parametrize(("alone", "way"), [(True, "kill"), (False, "killpg")])
@@ -129,11 +120,3 @@ def test_a_process_is_ended_alone_or_with_its_group(monkeypatch, alone, way):
         monkeypatch.setattr(os, name, lambda *given, name=name: sent.append((name, *given)))
     process.end_session(ended, alone=alone)
     assert sent == [(way, 7, signal.SIGINT), ("killpg", 7, signal.SIGKILL)]
-
-
-def test_passed_through_it_becomes_the_script(monkeypatch):
-    became = []
-    monkeypatch.setattr(os, "execv", lambda *given: became.append(given))
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-O", "-m", "profstack", "run", "-q"])
-    process.run_unrecorded(["-m", "train"])
-    assert became == [(sys.executable, [sys.executable, "-O", "-m", "train"])]

@@ -22,20 +22,16 @@ def command(words, folder="out"):
     return made[made.index("torch.distributed.run") + 1 : at], made[at + 1 :]
 
 
-@pytest.mark.parametrize(
-    ("own", "launcher", "passed"),
-    [
-        (
-            "--light --nproc-per-node=gpu --ranks 0,3 -o other --force --open -q",
-            "--standalone --nproc-per-node gpu",
-            "--ranks 0,3 -o out --light -q",
-        ),
-        (
-            "--nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr a --master-port 9",
-            "--nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr a --master-port 9",
-            "--ranks all -o out",
-        ),
-    ],
+MANY = "--nproc-per-node 8 --nnodes 2 --node-rank 1 --master-addr a --master-port 9"
+
+
+@cases(
+    "own launcher passed",
+    (
+        "--light --nproc-per-node=gpu --ranks 0,3 -o other --force --open -q",
+        *("--standalone --nproc-per-node gpu", "--ranks 0,3 -o out --light -q"),
+    ),
+    (MANY, MANY, "--ranks all -o out"),
 )
 def test_options_reach_the_launcher_or_profstack_in_each_rank(own, launcher, passed):
     words, run_words = command([*own.split(), "train.py", "--nnodes", "7", "-o", "x"])
@@ -61,9 +57,7 @@ def test_no_launch_is_wanted_without_its_options_or_in_a_rank(monkeypatch):
 
 @cases(
     "words node",
-    ("", None),
-    ("SLURM_NODEID=3", 3),
-    ("GROUP_RANK=0 SLURM_NODEID=3", 0),
+    *(("", None), ("SLURM_NODEID=3", 3), ("GROUP_RANK=0 SLURM_NODEID=3", 0)),
     ("GROUP_RANK=x", None),
 )
 def test_the_number_of_the_machine_is_the_launchers(monkeypatch, words, node):

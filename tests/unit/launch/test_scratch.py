@@ -12,19 +12,15 @@ from profstack.launch.scratch import Scratch
 @pytest.fixture
 def folder(tmp_path):
     work = tmp_path / "work"
-    (work / "data").mkdir(parents=True)
-    (work / ".git").mkdir()
-    (work / ".git" / "HEAD").write_text("x" * 5000)
-    (work / "train.py").write_text("print(1)")
-    (work / "data" / "rows.txt").write_text("y" * 3000)
-    (tmp_path / "outside.txt").write_text("far")
-    os.symlink("data/rows.txt", work / "link.txt")
-    os.symlink(tmp_path / "outside.txt", work / "far.txt")
-    os.symlink("nowhere", work / "dangling")
-    (tmp_path / "big").mkdir()
-    (tmp_path / "big" / "b.txt").write_text("z")
-    os.symlink(tmp_path / "big", work / "out")
-    os.symlink("data", work / "again")
+    for name in ("work/data", "work/.git", "big"):
+        (tmp_path / name).mkdir(parents=True)
+    texts = {"train.py": "print(1)", "data/rows.txt": "y" * 3000, ".git/HEAD": "x" * 5000}
+    for name, text in (texts | {"../outside.txt": "far", "../big/b.txt": "z"}).items():
+        (work / name).write_text(text)
+    links = {"link.txt": "data/rows.txt", "far.txt": tmp_path / "outside.txt"}
+    links |= {"dangling": "nowhere", "out": tmp_path / "big", "again": "data"}
+    for name, to in links.items():
+        os.symlink(to, work / name)
     os.mkfifo(work / "pipe")
     return work
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from contextlib import closing
@@ -16,6 +15,7 @@ from profstack.launch import second_run
 from profstack.readers.nsys import tool
 from profstack.storage.folder import Writer
 from profstack.storage.schema.layer_table import LayerTable, column
+from tests.support.recorded_runs import rows_of
 
 NSYS = """#!/bin/sh
 for word; do
@@ -103,9 +103,8 @@ def test_a_report_is_kept_beside_the_recording(tmp_path):
     assert not (tmp_path / "capture.qdrep").exists()
 
 
-OWN = LayerTable(
-    "own", (column("name", "TEXT", "name"), column("hits", "REAL", "hits", "counted")), "Own", ""
-)
+HITS = (column("name", "TEXT", "name"), column("hits", "REAL", "hits", "counted"))
+OWN = LayerTable("own", HITS, "Own", "")
 COLUMNS = {"layers": "name status", "slices": "slice plan layer", "own": "slice name hits"}
 COLUMNS |= {"modules": "module_id path parent_id", "operators": "slice name module_id"}
 COLUMNS["artifacts"] = "layer path"
@@ -122,9 +121,12 @@ def write(folder, tables, own=(), **facts):
         writer.facts(facts)
 
 
-@pytest.fixture
-def folders(tmp_path):
-    """A recording with empty layers, and one that has them under other numbers."""
+def rows(folder, table, columns=None):
+    names = ", ".join((columns or COLUMNS[table]).split())
+    return rows_of(folder, f"SELECT {names} FROM {table}")
+
+
+def test_layers_are_copied_with_our_numbers(tmp_path):
     first, again = tmp_path / "first", tmp_path / "again"
     empty = [(name, "empty") for name in ("torch", "own", "memory")]
     tables = {"layers": [*empty, ("flops", "recorded")], "slices": [(4, 3, "flops"), (5, 6, None)]}
@@ -142,17 +144,6 @@ def folders(tmp_path):
     write(again, tables, [OWN], torch_events=8, flops_kept=9)
     (again / "torch").mkdir()
     (again / "torch" / "t").write_text("trace")
-    return first, again
-
-
-def rows(folder, table, columns=None):
-    with closing(sqlite3.connect(folder / "recording.sqlite")) as database:
-        names = ", ".join((columns or COLUMNS[table]).split())
-        return database.execute(f"SELECT {names} FROM {table}").fetchall()
-
-
-def test_layers_are_copied_with_our_numbers(folders):
-    first, again = folders
     assert second_run.empty_layers(first) == ["torch", "own", "memory"]
     assert second_run.copy_layers(first, again, ["torch", "own", "memory"]) == ["torch", "own"]
     found = {table: rows(first, table) for table in COLUMNS}

@@ -101,28 +101,17 @@ def test_a_source_that_cannot_step_or_ends_its_own_steps(tmp_path, recwarn):
         assert (target.has_no_step(), target.calls_step()) == (False, False)
 
 
-@pytest.fixture
-def launch(monkeypatch):
-    """Set variables of a launch; there is no launch but that of the test."""
+def test_rank_size_and_key_come_from_the_launcher(monkeypatch):
+    # There is no launch but that of the test.
     for name in list(os.environ):
         if name.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_", "WORLD_SIZE")) or "RANK" in name:
             monkeypatch.delenv(name)
-
-    def launch(words):
+    for words, *known in (
+        ("", None, None, f"parent-{os.getppid()}"),
+        ("SLURM_PROCID=5 WORLD_SIZE=x SLURM_JOB_ID=77", 5, None, "77-"),
+        ("RANK=0 WORLD_SIZE=8 TORCHELASTIC_RUN_ID=none SLURM_STEP_ID=3", 0, 8, "77-3"),
+        ("TORCHELASTIC_RUN_ID=ab MASTER_PORT=29", 0, 8, "ab-29"),
+    ):
         for word in words.split():
             monkeypatch.setenv(*word.split("="))
-
-    return launch
-
-
-def test_rank_size_and_key_come_from_the_launcher(launch):
-    found = [(targets.own_rank(), targets.world_size(), targets.launch_key())]
-    for words in (
-        "SLURM_PROCID=5 WORLD_SIZE=x SLURM_JOB_ID=77",
-        "RANK=0 WORLD_SIZE=8 TORCHELASTIC_RUN_ID=none SLURM_STEP_ID=3",
-        "TORCHELASTIC_RUN_ID=ab MASTER_PORT=29",
-    ):
-        launch(words)
-        found.append((targets.own_rank(), targets.world_size(), targets.launch_key()))
-    first = (None, None, f"parent-{os.getppid()}")
-    assert found == [first, (5, None, "77-"), (0, 8, "77-3"), (0, 8, "ab-29")]
+        assert [targets.own_rank(), targets.world_size(), targets.launch_key()] == known

@@ -19,10 +19,13 @@ RESULTS |= {"inputs": [[[[4], 1.0, 1.0]]], "random": ["a"]}
 
 
 class Script:
-    """A script whose steps take `step_s`, times the factor of each change that is made."""
+    """A script whose steps take `step_s`, times the factor of each change that is made.
 
-    def __init__(self, factors, noise=0.01, seed=1, length=None):
-        self.factors, self.noise, self.length = factors, noise, length
+    `then` alters what a process has found, by what was chosen and whether it only looks.
+    """
+
+    def __init__(self, factors, noise=0.01, seed=1, length=None, then=lambda *_: None):
+        self.factors, self.noise, self.length, self.then = factors, noise, length, then
         self.chance, self.clock, self.ran = random.Random(seed), 0.0, []
 
     def __call__(self, chosen, *, steps, seconds=None, observe=False):
@@ -42,7 +45,9 @@ class Script:
         told |= {"peak_rss_bytes": 100 + len(names)}
         first_s = 3.0 if "slow_first" in chosen else 0.2
         times = {"step_s": step_s, "item_s": step_s / 4, "run_s": step_s, "first_s": first_s}
-        return Process(made, **times, wall_s=5.0 + made * step_s, told=told)
+        process = Process(made, **times, wall_s=5.0 + made * step_s, told=told)
+        self.then(process, chosen, observe)
+        return process
 
 
 def change(name, **more):
@@ -170,17 +175,12 @@ def test_results_beyond_the_kind_are_not_recommended(make):
     (0.3, 1.0, "different", "equal", True, "different"),
     (0.0, 1.0, "equal", "equal", True, "equal"),
 )  # fmt: skip
-def test_plain_processes_that_differ_limit_what_is_known(
-    make, noise, loss, kind, results, allowed, plain
-):
-    class Random(Script):
-        def __call__(self, chosen, **how):
-            made = super().__call__(chosen, **how)
-            if not chosen and len(self.ran) > 2:
-                made.told["results"] = {**RESULTS, "losses": [[[[], 2.0 * (1 + noise), 2.0]]]}
-            return made
+def test_differing_plain_processes_are_a_limit(make, noise, loss, kind, results, allowed, plain):
+    def differ(process, chosen, _):
+        if not chosen and len(script.ran) > 2:
+            process.told["results"] = {**RESULTS, "losses": [[[[], 2.0 * (1 + noise), 2.0]]]}
 
-    script = Random({"fast": 0.8, "loss": loss})
+    script = Script({"fast": 0.8, "loss": loss}, then=differ)
     made = make(script, known=[change("fast", results=kind)])
     assert told(made, "verdict results recommended") == [["gains", results, allowed]]
     assert trial_report.report_of(made, ["a.py"], 1.0)["plain_results"] == plain
@@ -189,14 +189,11 @@ def test_plain_processes_that_differ_limit_what_is_known(
 @cases("carried loss results limit", (0.0, 1.0005, "different", 1e-4),
        (1e-4, 1.0005, "digits", 1e-3), (1e-4, 1.002, "different", 1e-3))  # fmt: skip
 def test_last_digits_are_as_large_as_the_script_carries_them(make, carried, loss, results, limit):
-    class Carries(Script):
-        def __call__(self, chosen, *, observe=False, **how):
-            made = super().__call__(chosen, **how)
-            if observe:
-                made.told["results"] = {**RESULTS, "losses": [[[[], 2.0 * (1 + carried), 2.0]]]}
-            return made
+    def carry(process, _, observe):
+        if observe:
+            process.told["results"] = {**RESULTS, "losses": [[[[], 2.0 * (1 + carried), 2.0]]]}
 
-    made = make(Carries({"fast": 0.8, "loss": loss}), "fast")
+    made = make(Script({"fast": 0.8, "loss": loss}, then=carry), "fast")
     assert told(made, "results recommended") == [[results, results == "digits"]]
     found = trial_report.report_of(made, ["a.py"], 1.0)["digits_limit"]
     assert found == pytest.approx(limit, rel=1e-3)
@@ -209,33 +206,21 @@ def test_few_processes_tell_nothing(make):
 
 
 def test_without_evidence_nothing_is_recommended(make):
-    class Silent(Script):
-        def __call__(self, chosen, **how):
-            made = super().__call__(chosen, **how)
-            made.told = dict(made.told, results={}) if self.silent == "results" else {}
-            return made
-
-    script = Silent({"fast": 0.8})
-    script.silent = "results"
-    ((verdict, results, recommended, reason),) = told(
-        make(script, "fast"), "verdict results recommended reason"
-    )
-    assert (verdict, results, recommended) == ("gains", None, False)
-    assert "cannot be compared" in reason
-    script.silent = "all"
-    ((verdict, recommended, reason),) = told(make(script, "fast"), "verdict recommended reason")
-    assert (verdict, recommended, "was not written" in reason) == ("same", False, True)
+    for then, wanted, said in (
+        (lambda process, *_: process.told.update(results={}), "gains", "cannot be compared"),
+        (lambda process, *_: process.told.clear(), "same", "was not written"),
+    ):
+        made = make(Script({"fast": 0.8}, then=then), "fast")
+        ((verdict, results, *others),) = told(made, "verdict results recommended reason")
+        assert (verdict, results, others[0], said in others[1]) == (wanted, None, False, True)
 
 
 def test_items_are_compared_where_a_step_has_more_of_them(make):
-    class Wide(Script):
-        def __call__(self, chosen, **how):
-            made = super().__call__(chosen, **how)
-            made.item_s = made.step_s / (8 if chosen else 4)
-            return made
+    def widen(process, chosen, _):
+        process.item_s = process.step_s / (8 if chosen else 4)
 
     wide = change("fast", results="different", measure="item")
-    made = make(Wide({"fast": 1.5}, noise=0.001, length=100), known=[wide])
+    made = make(Script({"fast": 1.5}, noise=0.001, length=100, then=widen), known=[wide])
     names = "verdict times_of before_s after_s run_gain_s break_even_steps"
     ((*words, before, after, gain, pays),) = told(made, names)
     assert (words, gain, pays) == (["gains", "item"], None, None)
@@ -243,15 +228,13 @@ def test_items_are_compared_where_a_step_has_more_of_them(make):
 
 
 def test_what_lies_between_steps_is_timed_where_a_change_is_about_it(make):
-    class Saving(Script):
-        def __call__(self, chosen, **how):
-            made = super().__call__(chosen, **how)
-            # All time from step to step differs more than steps do.
-            between = 0.0 if chosen else 0.1
-            made.run_s = made.step_s + between * math.exp(self.chance.gauss(0.0, 0.05))
-            return made
+    def save(process, chosen, _):
+        # All time from step to step differs more than steps do.
+        between = 0.0 if chosen else 0.1
+        process.run_s = process.step_s + between * math.exp(script.chance.gauss(0.0, 0.05))
 
-    made = make(Saving({}, noise=0.001), known=[change("no-saving", measure="run", to_know=True)])
+    script = Script({}, noise=0.001, then=save)
+    made = make(script, known=[change("no-saving", measure="run", to_know=True)])
     ((*words, before, after),) = told(made, "verdict times_of recommended before_s after_s")
     assert words == ["gains", "run", False]
     assert [before, after] == pytest.approx([0.2, 0.1], rel=0.1)

@@ -1,7 +1,6 @@
 """Working trees of two revisions: what they hold, what is imported from them, and their end."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from profstack.errors import TargetError, UsageError
 from profstack.launch import worktrees
 from profstack.launch.target import Target
 from profstack.launch.worktrees import Repository, Worktrees
+from tests.support.processes import git
 
 
 @pytest.fixture
@@ -24,24 +24,16 @@ def checkout(tmp_path, monkeypatch):
     git("init", "-q", "-b", "main")
     git("config", "user.name", "somebody")
     git("config", "user.email", "somebody@example.org")
-    (top / "train.py").write_text("1")
-    (top / "src" / "pkg" / "code.py").write_text("one")
-    git("add", ".")
-    git("commit", "-qm", "one")
-    git("tag", "v1")
-    (top / "src" / "pkg" / "code.py").write_text("two")
-    (top / "late.py").write_text("2")
-    git("add", ".")
-    git("commit", "-qm", "two")
+    for text, file, tag in (("one", "train.py", "v1"), ("two", "late.py", "v2")):
+        for path in (top / "src" / "pkg" / "code.py", top / file):
+            path.write_text(text)
+        git("add", ".")
+        git("commit", "-qm", text)
+        git("tag", tag)
     (top / "src" / "pkg" / "code.py").write_text("three")
     (top / "data").mkdir()
     (top / "data" / "x").write_text("7")
     return top
-
-
-def git(*words):
-    done = subprocess.run(["git", *words], check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 def made(checkout, *revisions, shared=()):
@@ -90,9 +82,7 @@ def test_a_script_is_looked_for_in_both_revisions(checkout, tmp_path, monkeypatc
     with made(checkout, "v1", "HEAD") as trees:
         assert trees.target(Target(("train.py", "-x"))).arguments == ("train.py", "-x")
         assert trees.target(Target(("../outside.py",))).arguments == (str(tmp_path / "outside.py"),)
-        with pytest.raises(
-            TargetError, match=r"late\.py: it is not in revision v1; .*--share late"
-        ):
+        with pytest.raises(TargetError, match=r"late\.py: it is not in revision v1;.*--share late"):
             trees.target(Target(("late.py",)))
 
 

@@ -7,21 +7,9 @@ import subprocess
 import pytest
 
 from profstack.errors import RecordingError
+from profstack.lock import facts as module
 from profstack.lock.differences import Difference, compare
-from profstack.lock.facts import (
-    COMPILE,
-    FUNCTIONS,
-    MEMORY,
-    MODULE,
-    STEP,
-    SYNCHRONISATIONS,
-    CountedRun,
-    Key,
-    TooFewStepsError,
-    parsed,
-    per_step,
-    read_facts,
-)
+from profstack.lock.facts import COMPILE, FUNCTIONS, MEMORY, MODULE, STEP, SYNCHRONISATIONS, Key
 from profstack.lock.lockfile import Lock
 from profstack.lock.meaning import explain
 from profstack.lock.places import Sources
@@ -53,10 +41,10 @@ ITEM = "<method 'item' of 'torch._C.TensorBase' objects>"
 LOADER = "/site-packages/torch/utils/data/dataloader.py"
 
 
-def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
+def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2):
     """Write a recording of two steps with operators, and `steps` with calls of functions."""
-    script = str((root or folder) / "train.py")
-    (root or folder).mkdir(exist_ok=True)
+    script = str(folder / "train.py")
+    folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SOURCE)
     writer = Writer(folder)
     common = {"plan": 1, "phase": "train", "counted_steps": 1, "steps": 1, "layer": "torch"}
@@ -83,6 +71,7 @@ def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
     memory = [(1, "parameters", 40), (1, "activations", 5), (2, "parameters", 40)]
     memory.append((2, "activations", 7))
     counts = {"counter": "recorded_shapes", "module_id": 1, "backward": 0}
+    graph_break = {"reason": "print\nmore", "stack": json.dumps([[script, 9, "forward"]])}
     writer.write({
         "slices": rows_of("slice first_step", (1, 1), (2, 2), **detail)
         + rows_of("slice first_step", (3, 3), **counted),
@@ -96,16 +85,14 @@ def recorded(folder, *, items=(0, 0), flop=(40, 40), steps=2, root=None):
         "line_operators": [line] if sum(items) else [],
         "lines": rows_of("line", (13,), (14,), slice=3, file=script, calls=2),
         "compilations": [{"name": "forward", "file": script, "line": 7, "versions": 0}],
-        "graph_breaks": [
-            {"reason": "print\nmore", "stack": json.dumps([[script, 9, "forward"]])}
-        ],
+        "graph_breaks": [graph_break],
     })  # fmt: skip
     writer.close()
-    return CountedRun(folder, str(folder))
+    return module.CountedRun(folder, str(folder))
 
 
 def test_facts_are_per_step_and_say_where_steps_differ(tmp_path):
-    facts = read_facts(recorded(tmp_path / "a", items=(1, 0)))
+    facts = module.read_facts(recorded(tmp_path / "a", items=(1, 0)))
     assert facts == {
         Key(STEP, "", "ends with"): "step",
         Key(STEP, "", "phase"): "train",
@@ -132,25 +119,22 @@ def test_facts_are_per_step_and_say_where_steps_differ(tmp_path):
 
 
 def test_too_few_steps_are_an_error(tmp_path):
-    with pytest.raises(TooFewStepsError, match="7 steps"):
-        read_facts(recorded(tmp_path / "a", steps=0))
+    with pytest.raises(module.TooFewStepsError, match="7 steps"):
+        module.read_facts(recorded(tmp_path / "a", steps=0))
     run = recorded(tmp_path / "b")
     run.facts = {}
     with pytest.raises(RecordingError, match="--step-by"):
-        read_facts(run)
+        module.read_facts(run)
 
 
-@pytest.mark.parametrize(
-    ("counts", "steps", "value"),
-    [([2, 2, 2], 3, 2), ([2, 2], 3, "4 in 3 steps"), ([], 3, 0), ([4, 0, 2], 3, "6 in 3 steps")],
-)
-def test_a_count_is_whole_only_where_all_steps_have_it(counts, steps, value):
-    assert per_step(counts, steps) == value
+@cases("counts value", ([2, 2, 2], 2), ([2, 2], "4 in 3 steps"), ([4, 0, 2], "6 in 3 steps"))
+def test_a_count_is_whole_only_where_all_steps_have_it(counts, value):
+    assert (module.per_step(counts, 3), module.per_step([], 3)) == (value, 0)
 
 
 def said(locked, run, tmp_path):
     """Return the causes of what differs between locked facts and a run, and the whole answer."""
-    now = read_facts(run)
+    now = module.read_facts(run)
     comparison = compare(Lock({}, locked), now, {})
     sources = Sources(run, tmp_path / "profstack.lock")
     causes, left = explain(comparison.differences, locked, now, run, sources)
@@ -158,7 +142,7 @@ def said(locked, run, tmp_path):
 
 
 def test_an_added_item_is_one_cause_with_its_line(tmp_path):
-    locked = read_facts(recorded(tmp_path / "a"))
+    locked = module.read_facts(recorded(tmp_path / "a"))
     run = recorded(tmp_path / "b", items=(1, 1))
     (cause,), left, text = said(locked, run, tmp_path)
     assert (len(cause.takes), left) == (3, [])
@@ -170,16 +154,16 @@ def test_an_added_item_is_one_cause_with_its_line(tmp_path):
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_of_several_lines_the_one_changed_since_the_lock_was_committed_is_named(tmp_path):
     folder = tmp_path / "a"
-    locked = read_facts(recorded(folder, items=(1, 1)))
+    locked = module.read_facts(recorded(folder, items=(1, 1)))
     lock, script = folder / "profstack.lock", folder / "train.py"
     lock.write_text("")
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@localhost"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Lock"]):
         subprocess.run([*git, *words], check=True)
-    run = CountedRun(folder, str(folder))
+    run = module.CountedRun(folder, str(folder))
     changed = SOURCE.replace("        loss = net(batch)", "        loss = net(batch); loss.item()")
     script.write_text(changed)
-    parsed.cache_clear()
+    module.parsed.cache_clear()
     more = [Difference(Key(SYNCHRONISATIONS, "", ".item()"), 1, 2)]
     causes, _ = explain(more, locked, locked, run, Sources(run, lock))
     assert [place.line for place in causes[0].places] == [13]
@@ -187,7 +171,7 @@ def test_of_several_lines_the_one_changed_since_the_lock_was_committed_is_named(
 
 
 def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
-    locked = read_facts(recorded(tmp_path / "a", items=(1, 1)))
+    locked = module.read_facts(recorded(tmp_path / "a", items=(1, 1)))
     run = recorded(tmp_path / "b", flop=(50, 50))
     locked[Key(MODULE, "Net.head", "type")] = "Linear"
     locked[Key(MODULE, "Net.head", "calls")] = 2
@@ -221,7 +205,7 @@ def test_what_is_gone_is_said_too_and_the_rest_is_listed(tmp_path):
 )
 def test_one_changed_fact_has_its_meaning(tmp_path, key, locked, words, line):
     run = recorded(tmp_path / "a")
-    facts = {**read_facts(run), key: locked}
+    facts = {**module.read_facts(run), key: locked}
     causes, left, text = said(facts, run, tmp_path)
     assert (len(causes), left) == (1, [])
     assert words in causes[0].text
@@ -233,7 +217,7 @@ def test_blocks_with_the_same_change_are_one_cause(tmp_path):
     run = recorded(tmp_path / "a")
     changed = {Key(MODULE, f"Net.h.{number}.fc", "calls"): 2 for number in (0, 1, 10)}
     changed[Key(MODULE, "Net.h.2.fc", "calls")] = 3
-    causes, left, _ = said({**read_facts(run), **changed}, run, tmp_path)
+    causes, left, _ = said({**module.read_facts(run), **changed}, run, tmp_path)
     first = "the module Net.h.0.fc is called 0 instead of"
     assert [(cause.text, len(cause.takes)) for cause in causes] == [
         (f"{first} 2 times a step; the same in 2 more modules like it", 3),
@@ -247,14 +231,14 @@ def test_kernels_are_counted_by_module_and_copies_of_a_device_by_kind(tmp_path):
     names = ("gemm", "gemm", "Memcpy DtoH (Device -> Pageable)", "Memset (Device)")
     rows = [(number, name, 1, calls) for number in (1, 2) for calls, name in enumerate(names, 2)]
     run._tables["kernels"] = (["slice", "name", "module_id", "calls"], rows)
-    facts = {key: value for key, value in read_facts(run).items() if "kernel" in key.name}
+    facts = {key: value for key, value in module.read_facts(run).items() if "kernel" in key.name}
     assert facts == {
         Key(STEP, "", "kernel launches"): 5,
         Key(STEP, "", "kernel launches: Memcpy DtoH (Device -> Pageable)"): 4,
         Key(STEP, "", "kernel launches: Memset (Device)"): 5,
         Key(MODULE, "Net", "kernel launches"): 5,
     }
-    causes, left, _ = said({**read_facts(run), **dict.fromkeys(facts, 2)}, run, tmp_path)
+    causes, left, _ = said({**module.read_facts(run), **dict.fromkeys(facts, 2)}, run, tmp_path)
     assert [cause.text for cause in causes][:2] == [
         "a step launches 5 instead of 2 kernels",
         "the device does 4 instead of 2 of Memcpy DtoH (Device -> Pageable) a step",
@@ -264,7 +248,7 @@ def test_kernels_are_counted_by_module_and_copies_of_a_device_by_kind(tmp_path):
 
 def test_many_modules_of_another_size_are_one_cause_with_the_work_around_them(tmp_path):
     run = recorded(tmp_path / "a")
-    locked = {**read_facts(run), Key(MODULE, "Net", "forward_flop"): 30}
+    locked = {**module.read_facts(run), Key(MODULE, "Net", "forward_flop"): 30}
     locked |= {Key(MODULE, f"Net.{name}", "parameters"): 5 for name in "abcd"}
     causes, left, _ = said(locked, run, tmp_path)
     assert [cause.text for cause in causes] == [
@@ -277,7 +261,7 @@ def test_memory_is_said_with_the_kinds_that_changed_most(tmp_path):
     run = recorded(tmp_path / "a")
     kinds = {"activations": 17, "parameters": 38, "inputs": 1}
     changed = {Key(MEMORY, "cpu", f"peak: {kind}"): size for kind, size in kinds.items()}
-    locked = {**read_facts(run), Key(MEMORY, "cpu", "peak_bytes"): 56, **changed}
+    locked = {**module.read_facts(run), Key(MEMORY, "cpu", "peak_bytes"): 56, **changed}
     (cause,), left, _ = said(locked, run, tmp_path)
     assert "(activations 7 instead of 17, parameters 40 instead of 38)" in cause.text
     assert (len(cause.takes), left) == (4, [])
@@ -288,10 +272,9 @@ def test_operators_on_another_type_take_the_place_of_the_usual_ones(tmp_path):
     columns = ["slice", "name", "module_id", "backward", "dtype", "outermost", "calls"]
     rows = [(number, "aten::mm", 1, 0, "float32", 2, 2) for number in (1, 2)]
     run._tables["operators"] = (columns, rows)
-    locked = read_facts(run)
-    locked[Key(MODULE, "Net", "operator aten::mm bfloat16")] = locked.pop(
-        Key(MODULE, "Net", "operator aten::mm")
-    )
+    locked = module.read_facts(run)
+    usual = locked.pop(Key(MODULE, "Net", "operator aten::mm"))
+    locked[Key(MODULE, "Net", "operator aten::mm bfloat16")] = usual
     (cause,), left, _ = said(locked, run, tmp_path)
     assert cause.text == "operators of 1 modules and parts no longer compute in bfloat16"
     assert (len(cause.takes), left) == (2, [])

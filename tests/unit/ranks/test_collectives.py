@@ -30,12 +30,8 @@ def test_a_rank_waits_for_the_last_one_and_then_for_the_transfer():
     expected = [skew, transfer, 8000 / transfer, 2, 0.5, 0.0]
     assert figures(met) == pytest.approx(expected)
     # Per step: the same in a second one.
-    twice = {
-        rank: [*each, *[call._replace(step=6) for call in each]]
-        for rank, each in {
-            0: called((1.0, 6.0)), 1: called((2.0, 6.5)), 2: called((4.0, 6.2)),
-        }.items()
-    }  # fmt: skip
+    once = {0: called((1.0, 6.0)), 1: called((2.0, 6.5)), 2: called((4.0, 6.2))}
+    twice = {at: [*each, *[call._replace(step=6) for call in each]] for at, each in once.items()}
     met = meetings(twice, ALONE)
     assert figures(met, "skew_s transfer_s") == pytest.approx([5 / 3, 2.2])
     assert (met.steps, met.by_key) == (2, {(REDUCE, 4000): met.met})
@@ -43,9 +39,8 @@ def test_a_rank_waits_for_the_last_one_and_then_for_the_transfer():
 
 def test_a_moment_at_which_several_wait_counts_once():
     # Rank 1 comes at 5 to two that are open since 1 and 2, and at 9 to one that is since 7.
-    met = meetings(
-        {0: called((1, 6), (2, 6), (7, 10)), 1: called((5, 6), (5.5, 6), (9, 10))}, ALONE
-    )
+    calls = {0: called((1, 6), (2, 6), (7, 10)), 1: called((5, 6), (5.5, 6), (9, 10))}
+    met = meetings(calls, ALONE)
     assert met.waits_for_s(1) == pytest.approx(4.5 + 2)
     assert met.facts(met.met)["skew_s"] == pytest.approx((4 + 3.5 + 2) / 2)
     # So many steps have more orders than a number can hold.
@@ -87,10 +82,8 @@ def test_clocks_of_machines_are_put_together_by_the_ends():
     # Without it the clocks would be the wait.
     assert figures(meetings(calls, ALONE), "skew_s")[0] > 1000
     # A broadcast tells nothing of clocks, and so there is nothing to be told.
-    named = {
-        rank: [c._replace(name="gloo:broadcast") for c in each] for rank, each in calls.items()
-    }
-    assert meetings(named, nodes) is None
+    named = [[call._replace(name="gloo:broadcast") for call in calls[rank]] for rank in nodes]
+    assert meetings(dict(enumerate(named)), nodes) is None
 
 
 def test_different_calls_of_ranks_are_told_for_both():

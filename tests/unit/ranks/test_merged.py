@@ -8,7 +8,7 @@ from profstack.ranks.collectives import Call
 from profstack.ranks.merged import MOST_BINS, merged
 from profstack.ranks.straggler import LEAST_LATE
 from tests.support.launches import CLEAN, launch
-from tests.support.tables import missing, near, of, rows_of
+from tests.support.tables import cases, missing, near, of, rows_of
 
 MIB = 1 << 20
 
@@ -189,13 +189,10 @@ def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
     assert joined(ranks[2:], [2, 3, 9])["ranks"]["missing"] == []
 
 
-@pytest.mark.parametrize(
-    ("second", "told"),
-    [
-        ("    dist.broadcast(t, 0)", "rank 0 all_reduce (t.py:2); rank 1 broadcast (t.py:2). "),
-        ("    dist.all_reduce(t)", None),
-        ("    work(t)", None),
-    ],
+@cases(
+    "second told",
+    ("    dist.broadcast(t, 0)", "rank 0 all_reduce (t.py:2); rank 1 broadcast (t.py:2). "),
+    *(("    dist.all_reduce(t)", None), ("    work(t)", None)),
 )
 def test_ranks_that_ended_in_different_collectives_are_named_with_their_lines(second, told):
     ranks = launch(2, noise=0.0)

@@ -40,13 +40,11 @@ def test_in_a_step_a_rank_is_late_by_its_wait_less_the_median_of_the_others():
 def test_equal_ranks_on_a_busy_machine_have_no_straggler(count, seed):
     random = np.random.default_rng(seed)
     # Every rank loses its core now and then, and few traced steps show one of them late.
-    stops = {
-        rank: dict(
-            zip(random.choice(120, 30, replace=False), random.exponential(0.004, 30), strict=True)
-        )
-        for rank in range(count)
-    }
-    late = {rank: lambda step, own=own: own.get(step, 0.0) for rank, own in stops.items()}
+    late = {}
+    for rank in range(count):
+        steps, times = random.choice(120, 30, replace=False), random.exponential(0.004, 30)
+        own = dict(zip(steps, times, strict=True))
+        late[rank] = lambda step, own=own: own.get(step, 0.0)
     for kind in ("wait", "cpu"):
         ranks = launch(count, late=late, kind=kind, noise=0.2, seed=seed, traced={1: 0.004})
         assert straggler(ranks) is None

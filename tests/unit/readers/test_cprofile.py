@@ -33,10 +33,8 @@ def entry(what, calls, own_s, total_s, *callees, again=0):
 
 def table(*rows):
     """Figures by name; last the callers' figures by their names."""
-    return {
-        function[2]: [*row[:4], {caller[2]: four for caller, four in row[4].items()}]
-        for function, row in function_table(rows).items()
-    }
+    found = function_table(rows).items()
+    return {key[2]: [*row[:4], {by[2]: four for by, four in row[4].items()}] for key, row in found}
 
 
 def test_a_call_through_a_wrapper_goes_to_its_callers():

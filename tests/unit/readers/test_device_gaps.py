@@ -30,8 +30,8 @@ def moments(found):
     return [moment for begin, end in pairs for moment in range(begin, end)]
 
 
-@given(st.lists(st.tuples(MOMENT, MOMENT), max_size=12), MOMENT, MOMENT)
-def test_intervals_hold_every_moment_once(spans, one, other):
+@given(*[st.lists(st.tuples(MOMENT, MOMENT), max_size=12)] * 2, MOMENT, MOMENT)
+def test_intervals_hold_every_moment_once(spans, more, one, other):
     begin, end = sorted((one, other))
     wanted = sorted({moment for span in spans for moment in range(*span)})
     union = intervals(*spans)
@@ -42,6 +42,12 @@ def test_intervals_hold_every_moment_once(spans, one, other):
     assert union.inside(column([begin]), column([end])).tolist() == [len(inside)]
     if begin < end:
         assert moments(union.cut(begin, end)) == inside
+    others = intervals(*more)
+    common = union.common(others)
+    pairs = zip(common.start.tolist(), common.end.tolist(), strict=True)
+    found = [moment for begin, end in pairs for moment in range(begin, end)]
+    assert found == sorted({*wanted} & {*moments(others)})
+    assert common.total == len(found)
 
 
 # The device is idle from 100 to 200, between two kernels of which the second is launched at 170.
@@ -54,10 +60,8 @@ def test_the_cause_of_a_gap():
         # Half of the time goes to a copy, or to a wait at the begin of a step.
         (170, [(110, 130), (150, 180)], [(100, 200)], [120], [0], COPY),
         (170, [(110, 130), (150, 179)], [], [], [0], HOST_LATE),
-        *(
-            (170, [], [(50, 150)], [120], [120], DATA_WAIT),
-            (170, [], [(50, 149)], [], [0], HOST_LATE),
-        ),
+        (170, [], [(50, 150)], [120], [120], DATA_WAIT),
+        (170, [], [(50, 149)], [], [0], HOST_LATE),
         # The host waited for the device, and launched after that.
         (170, [], [], [40, 100, 400], [150], SYNCHRONISATION),
         *((170, [], [], [40, 170], [0], SYNCHRONISATION), (170, [], [], [40, 171], [0], HOST_LATE)),
@@ -88,13 +92,3 @@ def test_gaps_are_cut_to_the_runs_and_know_their_kernels():
         *((210, 260, HOST_LATE, 2, 3), (280, 300, HOST_LATE, 3, -1)),
     ]
     assert [*map(len, module.gaps_between(*given, []))] == [0] * 5
-
-
-@given(*[st.lists(st.tuples(MOMENT, MOMENT), max_size=8)] * 2)
-def test_times_in_both_of_two_sets_of_intervals(one, other):
-    first, second = intervals(*one), intervals(*other)
-    common = first.common(second)
-    pairs = zip(common.start.tolist(), common.end.tolist(), strict=True)
-    found = [moment for begin, end in pairs for moment in range(begin, end)]
-    assert found == sorted({*moments(first)} & {*moments(second)})
-    assert common.total == len(found)

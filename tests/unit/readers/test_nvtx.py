@@ -6,14 +6,6 @@ from torch import nn
 from profstack.readers import nvtx
 from tests.support.engine import elsewhere
 from tests.support.tables import cases
-from tests.support.wrapped import RememberingDomain
-
-
-@pytest.fixture
-def domain(monkeypatch):
-    made = RememberingDomain()
-    monkeypatch.setattr("nvtx.get_domain", {"profstack": made}.get)
-    return made
 
 
 @pytest.fixture
@@ -150,21 +142,11 @@ def test_a_cost_is_the_time_of_the_pushes_and_pops(domain, monkeypatch):
         assert costs == [("step", 123.75), ("a", 241.0), ("b", 7003.25), ("b", 500.25)]
 
 
-def test_the_clocks_own_time_is_taken_off(monkeypatch):
-    monkeypatch.setattr(nvtx, "clock_s", lambda: 5.0)
-    # A push and a pop are two intervals; a step's range is made in a third.
-    cases = (("module", 31.0), ("module", 30.0), ("step", 46.0), ("step", 44.0))
-    found = [nvtx.less_the_clock(kind, 3, seconds) for kind, seconds in cases]
-    assert found == [1.0, None, 1.0, None]
-
-
-PAIRS = {False: "2022.4.2.1-df9881f 0.2.12, 2021.3.1.54 1.0, 2022.4.2.1-df9881f 0.2.12rc1"}
-PAIRS[True] = "2022.4.2.1 0.2.11, 2022.4.2.1 0.2.10, 2023.1.2.43-32377213v0 0.2.17"
-PAIRS[None] = "None 0.2.17, 2022.4.2.1 None, unknown 0.2.17, 2022.4.2.1 unknown"
-
-
-def test_pairs_of_nsys_and_nvtx():
-    for takes, pairs in PAIRS.items():
-        for pair in pairs.split(", "):
-            nsys, installed = (None if each == "None" else each for each in pair.split())
-            assert nvtx.takes_ranges(nsys, installed) is takes, pair
+@cases(
+    "nsys installed takes",
+    "2022.4.2.1-df9881f 0.2.12 False; 2021.3.1.54 1.0.0 False; 2022.4.2.1-df9881f 0.2.12rc1 False",
+    "2022.4.2.1 0.2.11 True; 2022.4.2.1 0.2.10 True; 2023.1.2.43-32377213v0 0.2.17 True",
+    "None 0.2.17 None; 2022.4.2.1 None None; unknown 0.2.17 None; 2022.4.2.1 unknown None",
+)
+def test_pairs_of_nsys_and_nvtx(nsys, installed, takes):
+    assert nvtx.takes_ranges(nsys, installed) is takes

@@ -13,13 +13,8 @@ from profstack.readers.plain_pickle import PickleError, read_plain
 from tests.support.damage import CHANCE, damaged
 from tests.support.tables import cases
 
-_SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 80), 1 << 80)
-    | st.floats(allow_nan=False)
-    | st.text(st.characters(), max_size=300)
-)
+_SCALARS = st.none() | st.booleans() | st.integers(-(1 << 80), 1 << 80)
+_SCALARS |= st.floats(allow_nan=False) | st.text(st.characters(), max_size=300)
 
 
 def _nested(scalars, keys, sets):

@@ -1,8 +1,7 @@
-"""Profiles of cProfile: the live layer's rows, the figures of pstats, and no harm by any bytes."""
+"""Profiles of cProfile: the live layer's rows, and no harm by any bytes."""
 
 import cProfile
 import marshal
-import pstats
 from contextlib import suppress
 
 import pytest
@@ -10,10 +9,10 @@ from hypothesis import given, settings
 
 from profstack.errors import UsageError
 from profstack.readers import prof_file, unmarshal
-from profstack.readers.cprofile import function_table, records
+from profstack.readers.cprofile import function_table, merge_tables, records
 from profstack.readers.formats import Request
 from tests.support.damage import CHANCE, damaged
-from tests.support.tables import cases, near, of
+from tests.support.tables import cases, of
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
 
@@ -27,61 +26,30 @@ def work(count):
     return sorted((str(each) for each in range(40 * count)), key=lambda text: text[::-1])
 
 
-@pytest.fixture
-def profiled(tmp_path):
-    """Profile `work(count)` and write it: the path, and the profiler."""
-
-    def run(count, name="p.prof"):
-        profiler = cProfile.Profile()
-        profiler.runcall(work, count)
-        profiler.dump_stats(tmp_path / name)
-        return tmp_path / name, profiler
-
-    return run
-
-
-END = ("~", 0, "<method 'disable' of '_lsprof.Profiler' objects>")
-
-
-def of_pstats(*files):
-    """The functions as pstats reads them, and their time; without the end of the profile itself."""
-    stats = pstats.Stats(*map(str, files)).stats
-    del stats[END]
-    return stats, sum(row[2] for row in stats.values())
-
-
 def by_key(rows):
     keys = "file line name caller_file caller_line caller_name callee_file callee_line callee_name"
     return {tuple(of(row, keys)): row for row in rows}
 
 
-def test_rows_are_those_of_the_live_layer(profiled):
-    path, profiler = profiled(9)
-    taken = prof_file.take([path], Request(slice=3, step=7, plan=2))
-    live = records(function_table(profiler.getstats()), 3)
-    for name, rows in zip(("functions", "calls"), live, strict=True):
-        assert by_key(taken.added[name]) == by_key(rows)
-        assert len(taken.added[name]) == len(rows) > 4
-    (layer,), (part,) = taken.added["layers"], taken.added["slices"]
-    assert (layer["name"], layer["tool"]) == ("cprofile", "cProfile, read from p.prof")
-    assert of(part, "slice first_step plan steps") == [3, 7, 2, 1]
-    assert part["counted_wall_s"] == pytest.approx(of_pstats(path)[1])
-
-
-def test_several_files_are_added_up_as_pstats_does(profiled):
-    files = [profiled(count, f"{count}.prof")[0] for count in (5, 8, 11)]
-    expected, whole_s = of_pstats(*files)
-    taken = prof_file.take(files, Request())
-    figures = "primitive_calls calls self_s total_s"
-    functions = {tuple(of(row, "file line name")): row for row in taken.added["functions"]}
-    assert functions.keys() == expected.keys()
-    for key, (*four, callers) in expected.items():
-        assert of(functions[key], figures) == near(*four)
-        columns = "callee_file callee_line callee_name"
-        calls = [row for row in taken.added["calls"] if tuple(of(row, columns)) == key]
-        edges = sorted(of(row, "calls primitive_calls self_s total_s") for row in calls)
-        assert edges == [pytest.approx(each) for each in sorted(map(list, callers.values()))]
-    assert taken.added["slices"][0]["wall_s"] == pytest.approx(whole_s)
+def test_rows_are_those_of_the_live_layer_and_of_several_files_their_sums(tmp_path):
+    files, sums = [], {}
+    for count in (9, 5, 11):
+        profiler, path = cProfile.Profile(), tmp_path / f"{count}.prof"
+        profiler.runcall(work, count)
+        profiler.dump_stats(path)
+        files.append(path)
+        merge_tables(sums, function_table(profiler.getstats()))
+        added = prof_file.take(files, Request(slice=3, step=7, plan=2)).added
+        live = records(sums, 3)
+        for name, rows in zip(("functions", "calls"), live, strict=True):
+            assert by_key(added[name]) == by_key(rows)
+            assert len(added[name]) == len(rows) > 4
+        (layer,), (part,) = added["layers"], added["slices"]
+        tool = f"cProfile, read from {', '.join(path.name for path in files)}"
+        assert (layer["name"], layer["tool"]) == ("cprofile", tool)
+        assert of(part, "slice first_step plan steps") == [3, 7, 2, 1]
+        whole_s = pytest.approx(sum(row["self_s"] for row in live[0]))
+        assert of(part, "counted_wall_s wall_s") == [whole_s] * 2
 
 
 def test_the_module_profile_knows_callers_by_their_calls_alone(tmp_path):

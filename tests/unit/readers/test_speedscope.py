@@ -13,11 +13,8 @@ from profstack.readers.formats import Request
 from tests.support.damage import ANY_VALUE, CHANCE, damaged, put_anywhere
 from tests.support.tables import cases
 
-FRAMES = [
-    {"name": "<module>", "file": "train.py", "line": 80},
-    {"name": "step", "file": "train.py", "line": 40, "col": 3},
-    {"name": "native"},
-]
+FRAMES = [{"name": "<module>", "file": "train.py", "line": 80}]
+FRAMES += [{"name": "step", "file": "train.py", "line": 40, "col": 3}, {"name": "native"}]
 MODULE, STEP = ("train.py", 80, "<module>"), ("train.py", 40, "step")
 NATIVE = ("<unknown>", None, "native")
 SECONDS = {"nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0}
@@ -30,10 +27,8 @@ OF_SAMPLED = {(MODULE,): 2.5, (MODULE, STEP): 5, (): 1, (MODULE, STEP, NATIVE): 
 
 
 def opened(*events):
-    return {
-        **EVENTED,
-        "events": [dict(zip(("type", "frame", "at"), each, strict=True)) for each in events],
-    }
+    names = ("type", "frame", "at")
+    return EVENTED | {"events": [dict(zip(names, each, strict=True)) for each in events]}
 
 
 # Seconds of `<module>` alone are 2 + 1 + 1.

@@ -19,9 +19,7 @@ from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from tests.support.tables import cases
 
 OWN = os.path.dirname(profstack.__file__)
-OWN_FILE, PASSING = (
-    os.path.join(OWN, *names) for names in (("engine", "c.py"), ("capture", "hooks.py"))
-)
+OWN_FILE, PASSING = (os.path.join(OWN, name) for name in ("engine/c.py", "capture/hooks.py"))
 
 
 @pytest.fixture
@@ -214,9 +212,8 @@ def test_what_is_held_is_bounded_and_told(monkeypatch):
     down(0)
     room = len(stacks.take()) + 2
     monkeypatch.setattr(watch, "MOST_FRAMES", room)
-    numbers = [
-        frame_in(f"/script/{n}.py", lambda: stacks.place(sys._getframe())) for n in range(50)
-    ]
+    place = lambda: stacks.place(sys._getframe())  # noqa: E731
+    numbers = [frame_in(f"/script/{n}.py", place) for n in range(50)]
     assert (len(stacks._numbers), stacks.cut, len(stacks.take())) == (room, True, 2)
     assert max(numbers) <= room
 

@@ -21,16 +21,11 @@ def test_a_command_is_escaped_by_the_rules_of_the_runner():
 
 
 def test_broken_rules_are_errors_in_the_repository_and_kept_ones_nothing():
-    gates = [
-        gate("step > 5%", "broken"),
-        gate("p99 > 1 s", "unclear", "/usr/lib/x.py"),
-        gate("FLOP > +0", "kept"),
-    ]
+    gates = [gate("step > 5%", "broken"), gate("p99 > 1 s", "unclear", "/usr/lib/x.py")]
+    gates.append(gate("FLOP > +0", "kept"))
     lines = github({**comparison(), "gates": gates}, "/app")
-    assert [line.split("::")[1].split(",title")[0] for line in lines] == [
-        "error file=loader.py,line=41",
-        "warning title=profstack%3A p99 > 1 s is unclear",
-    ]
+    told = ["error file=loader.py,line=41", "warning title=profstack%3A p99 > 1 s is unclear"]
+    assert [line.split("::")[1].split(",title")[0] for line in lines] == told
     assert not any("\n" in line for line in lines)
     assert len(github({**comparison(), "gates": gates * 20}, "/app")) == 10
 

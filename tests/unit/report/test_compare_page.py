@@ -10,12 +10,6 @@ from profstack.report.page_tables import MOST_ROWS
 from tests.support.comparisons import change, comparison, table, table_row
 
 
-def plain(made):
-    """The part of the page that is not compressed."""
-    page = compare_page.render(made)
-    return json.loads(re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)[1]), page
-
-
 def test_each_table_is_a_view_of_its_own_and_what_changed_most_is_not_noise():
     rows = [
         table_row(str(at), change(1.0, 1.0 + at, told))
@@ -23,7 +17,9 @@ def test_each_table_is_a_view_of_its_own_and_what_changed_most_is_not_noise():
     ]
     names = ("overview", "Start-up!", "start up", "modules")
     tables = [table(name, name, "s", rows) | {"rows": rows} for name in names]
-    data, page = plain(comparison(tables=[*tables, table("none", "None", "s", [])]))
+    made = comparison(tables=[*tables, table("none", "None", "s", [])])
+    page = compare_page.render(made)
+    data = json.loads(re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)[1])
     tops = data["overview"]["tops"]
     views = [top["view"] for top in tops]
     assert views == ["overview-overview", "start-up", "start-up-start-up", "modules", "none"]

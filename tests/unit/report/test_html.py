@@ -10,6 +10,7 @@ import pytest
 from profstack.errors import RecordingError
 from profstack.report import html
 from tests.support.bench_reports import bench
+from tests.support.commands import fails
 from tests.support.full_report import whole
 from tests.support.reports import HOSTILE, build, hostile
 
@@ -52,11 +53,7 @@ def test_files_are_replaced_whole_or_leave_nothing_behind(tmp_path, monkeypatch)
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
     with pytest.raises(RecordingError, match=r"cannot be written .*-o FILE"):
         html.replace_text(tmp_path / "no" / "page.html", "x")
-
-    def full_disk(*_):
-        raise OSError(28, "no space left")
-
-    monkeypatch.setattr(Path, "replace", full_disk)
+    monkeypatch.setattr(Path, "replace", fails(OSError(28, "no space left")))
     with pytest.raises(RecordingError, match="no space left"):
         html.replace_text(tmp_path / "page.html", "x")
     assert sorted(tmp_path.iterdir()) == [link, plain, path]

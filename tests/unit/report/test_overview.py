@@ -76,14 +76,10 @@ def test_the_rate_and_its_share_of_the_peak_or_why_there_is_none():
 def test_a_function_has_the_time_of_its_finding_and_no_other():
     functions = rows("functions", "name calibrated_s", ("hot", 3e-3), ("cool", 1e-3), line=7)
     functions = [row | {"phase": "step", "file": "a.py", "self_s": 9e-3} for row in functions]
+    hot = {"slug": "python-hot-spot", "gain_s": 2e-3, "evidence": [{"link": "python/a.py:7:hot"}]}
     for calibrated, times in ((True, {"hot": 2e-3, "cool": 1e-3}), (False, {"cool": 9e-3})):
         report, lacks = build(), {} if calibrated else {"calibrated_s": None}
         report["tables"]["functions"] = [row | lacks for row in functions]
-        hot = {
-            "slug": "python-hot-spot",
-            "gain_s": 2e-3,
-            "evidence": [{"link": "python/a.py:7:hot"}],
-        }
         report["findings"] = [hot]
         timed, kind, *_ = module.function_times(report)
         assert {row["name"]: seconds for row, seconds in timed} == times

@@ -11,9 +11,8 @@ def test_the_answer_stands_first_and_the_edit_last():
         report = tried()
         report["best"][0] |= more
         assert terminal_try.answer(report).startswith("workers=2: a step takes 12.0 ms")
-    assert lines[0] == (
-        "workers and fused: a step takes 12.0 ms instead of 20.0 ms (-50.0 %, -45.0 to -34.0)."
-    )
+    said = "workers and fused: a step takes 12.0 ms instead of 20.0 ms (-50.0 %, -45.0 to -34.0)."
+    assert lines[0] == said
     rows = {line[:25].strip(): line for line in lines}
     assert "-40.0 %, -45.0 to -34.0" in rows["workers=2"]
     assert rows["set-to-none"].split()[1] == "same"
@@ -26,14 +25,13 @@ def test_the_answer_stands_first_and_the_edit_last():
 
 def test_where_nothing_gains_it_says_so():
     rows = [trial("set-to-none", "same"), trial("eval-mode", "gains", results="different")]
-    answer = terminal_try.answer({**tried(), "trials": rows, "best": []})
+    report = {**tried(), "trials": rows, "best": []}
+    answer = terminal_try.answer(report)
     assert answer == "None of 2 changes was shown to make a step faster beyond noise."
     rows[1]["recommended"] = True
-    assert terminal_try.answer({**tried(), "trials": rows, "best": []}).startswith(
-        "eval-mode: a step"
-    )
+    assert terminal_try.answer(report).startswith("eval-mode: a step")
     rows[1] |= {"times_of": "item", "largest_difference": 0.0123}
-    text = terminal_try.text({**tried(), "trials": rows, "best": [], "plain_results": None})
+    text = terminal_try.text({**report, "plain_results": None})
     assert text.startswith("eval-mode: an item takes ")
     assert "different (0.01)" in text
     assert "there were no losses or outputs" in text

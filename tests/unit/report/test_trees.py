@@ -5,15 +5,14 @@ import pytest
 from profstack.report.trees import call_tree, module_picture
 from tests.support.reports import row, rows
 
-NAN = float("nan")
-
 
 def metric(made, key):
     return next(one for one in made.metrics if one.key == key)
 
 
 def test_what_lies_below_0_is_told_and_not_drawn():
-    figures = ("Net", 100, 0.3, 1_000), ("Net.a", 400, -0.2, 700), ("Net.b", -50, NAN, 700)
+    figures = ("Net", 100, 0.3, 1_000), ("Net.a", 400, -0.2, 700)
+    figures += (("Net.b", -50, float("nan"), 700),)
     names = "path host_net_bytes self_s parameters"
     made = module_picture(rows("modules", names, *figures, ("Net.c", 30, 1.5)), ())
     assert {one.key: (one.own, one.below, one.below_count) for one in made.metrics} == {

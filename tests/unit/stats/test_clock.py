@@ -6,6 +6,7 @@ from types import SimpleNamespace as Made
 import pytest
 
 from profstack.stats.clock import Clock, device_state, round_state, slowed_by
+from tests.support.commands import fails
 
 
 def fake_cuda(devices, *opened):
@@ -50,18 +51,14 @@ def fake_cuda(devices, *opened):
     return cuda
 
 
-def without_a_device():
-    """What torch 2.6 does where no device can be used, having asked the driver."""
-    raise RuntimeError("Cannot access accelerator device when none is available.")
-
-
 def of_new_torch(kind):
     return Made(current_accelerator=lambda check_available=False: kind)
 
 
 ACCELERATOR = {
     "new torch": of_new_torch(Made(type="cuda")),
-    "torch 2.6": Made(current_accelerator=without_a_device),
+    # Where no device can be used, having asked the driver.
+    "torch 2.6": Made(current_accelerator=fails(RuntimeError("none is available"))),
     "torch before": None,
 }
 
@@ -116,9 +113,8 @@ def test_times_between_events(clock_of):
     elsewhere = clock.record_event()
     assert clock.elapsed_s(first, second) is None, "the device has not come that far"
     clock.synchronize()
-    found = [
-        clock.elapsed_s(*pair) for pair in ((first, second), (first, elsewhere), (None, second))
-    ]
+    pairs = (first, second), (first, elsewhere), (None, second)
+    found = [clock.elapsed_s(*pair) for pair in pairs]
     assert found == [0.25, None, None], "two devices share no clock"
 
 
@@ -136,10 +132,7 @@ def test_it_opens_the_device_when_asked_and_only_then(clock_of):
     assert (none.initialise(), none.has_device) == (None, False)
 
 
-def fails(*_):
-    raise RuntimeError("Driver Not Loaded")
-
-
+not_loaded = fails(RuntimeError("Driver Not Loaded"))
 # Answers of nvidia-ml-py to `nvmlDeviceGet...`, as of a machine with an NVIDIA driver.
 ANSWERS = {
     "Name": lambda: b"NVIDIA Test", "PersistenceMode": lambda: 1, "PerformanceState": lambda: 2,
@@ -157,7 +150,7 @@ def driver_of(count=lambda: 2, **changed):
 
     def of_handle(call):
         return lambda handle, *asked: (
-            call(*asked) if handle in ("handle 0", "handle 1") else fails()
+            call(*asked) if handle in ("handle 0", "handle 1") else not_loaded()
         )
 
     for name, call in (ANSWERS | changed).items():
@@ -183,7 +176,7 @@ def test_the_state_of_a_gpu_in_words_and_units(state_of):
     devices = [{"index": index, **known} for index in (0, 1)]
     assert (state_of(driver), driver.open) == ({"devices": devices, "reason": None}, 0)
     # What a driver does not give is None.
-    state = state_of(driver_of(**dict.fromkeys(ANSWERS, fails)))
+    state = state_of(driver_of(**dict.fromkeys(ANSWERS, not_loaded)))
     assert state["devices"][1] == dict.fromkeys(devices[1]) | {"index": 1}
 
 

@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from profstack.stats.processes import (
-    Prior,
-    difference_reach,
-    means,
-    means_together,
-    student_quantile,
-    weights,
-)
+from profstack.stats import processes as module
+from profstack.stats.processes import Prior, means, student_quantile, weights
 
 _NOTHING = Prior(0.0, 0.0)
 
@@ -31,7 +25,7 @@ def test_weights_leave_out_a_fifth_at_each_end_from_six_on():
 
 def _reach(before, after, prior=_NOTHING):
     both = [means(np.array([each]), prior) for each in (before, after)]
-    return float((both[1].values - both[0].values)[0]), float(difference_reach(*both, 0.95)[0])
+    return (both[1].values - both[0].values)[0], module.difference_reach(*both, 0.95)[0]
 
 
 def test_welch_by_hand():
@@ -91,7 +85,7 @@ def test_parts_of_equal_wholes_differ_in_at_most_a_twentieth():
             values = rng.normal(((1.0,), (0.1,), (0.05,)), ((0.015,), (0.003,), (0.001,)), (3, 10))
             values[2] += (rng.random(10) < 0.15) * 0.02
             kept = weights(values.sum(axis=0).tolist())
-            sides.append(means_together(values, kept, _NOTHING))
-        told += abs(sides[1].values - sides[0].values) > difference_reach(*sides, 0.95)
+            sides.append(module.means_together(values, kept, _NOTHING))
+        told += abs(sides[1].values - sides[0].values) > module.difference_reach(*sides, 0.95)
     # Of 1000 that are told in 5 % of cases, 75 or more are one in 3000.
     assert told.max() < 75

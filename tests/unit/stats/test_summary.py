@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from profstack.stats import summary
 from tests.support.series import autocorrelated, step_times
+from tests.support.tables import cases
 
 TIMES = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=40)
 # Times that differ by more than rounding: ties and lone outliers among them.
@@ -30,10 +31,6 @@ def quantile(samples, share):
 
 def log_median(samples):
     return median(map(math.log, samples))
-
-
-def width(ratio):
-    return ratio.high - ratio.low
 
 
 def rank_correlation(slices):
@@ -165,10 +162,8 @@ def test_a_ratio_is_that_of_the_medians(above, below):
     assert found.low is None or found.low <= found.high <= summary.WIDEST * found.low
 
 
-@pytest.mark.parametrize(
-    ("observed", "clean", "phi", "between"),
-    [((1, 10), (2, 40), 0.4, 0.0), ((2, 20), (3, 40), 0.0, 0.01), ((1, 3), (2, 50), 0.0, 0.0)],
-)
+@cases("observed clean phi between", ((1, 10), (2, 40), 0.4, 0.0), ((2, 20), (3, 40), 0.0, 0.01),
+       ((1, 3), (2, 50), 0.0, 0.0))  # fmt: skip
 def test_an_interval_of_a_ratio_holds_the_truth(observed, clean, phi, between):
     rng, trials, hits = np.random.default_rng(11), 80, 0
 
@@ -222,7 +217,7 @@ def test_pairs_hold_the_truth_though_the_machine_drifts(pairs, steps, phi):
         blocks = list(zip(*(side.tolist() for side in sides), strict=True))
         found = summary.pooled_ratio(blocks, repeats=300, seed=number)
         hits += found.low <= 1.005 <= found.high
-        widths.append(width(found))
+        widths.append(found.high - found.low)
     assert 0.9 <= hits / trials <= 0.99
     # The drift of 10 % from pair to pair must not show in the width.
     assert fmean(widths) < 0.07

@@ -51,21 +51,17 @@ exec(compile(SCRIPT, HERE, "exec"), OWN)
 leaf, fibonacci, work = OWN["leaf"], OWN["fibonacci"], OWN["work"]
 
 
-@pytest.fixture
-def captured(tmp_path):
-    def captured(work, wrapper=None, index=0):
-        wrapper = wrapper or CProfileWrapper()
-        # Of every collection hypothesis is told, in a call of its own.
-        gc.disable()
-        wrapper.start(SliceContext(index, "timed", 1, tmp_path / "cprofile"))
-        try:
-            work()
-        finally:
-            wrapper.stop()
-            gc.enable()
-        return wrapper.take([0.0, 1.0, 2.0], {})
-
-    return captured
+def captured(folder, work, wrapper=None, index=0):
+    wrapper = wrapper or CProfileWrapper()
+    # Of every collection hypothesis is told, in a call of its own.
+    gc.disable()
+    wrapper.start(SliceContext(index, "timed", 1, folder / "cprofile"))
+    try:
+        work()
+    finally:
+        wrapper.stop()
+        gc.enable()
+    return wrapper.take([0.0, 1.0, 2.0], {})
 
 
 def counts(taken):
@@ -88,12 +84,12 @@ def calls_of(profile, name):
     return {function[2]: row[1] for function, row in stats_of(profile).items()}[name]
 
 
-def test_counts_and_callers_are_those_of_plain_cprofile(captured, tmp_path):
+def test_counts_and_callers_are_those_of_plain_cprofile(tmp_path):
     plain = cProfile.Profile()
     plain.enable()
     work()
     plain.disable()
-    wanted, taken = stats_of(plain), captured(work)
+    wanted, taken = stats_of(plain), captured(tmp_path, work)
     found, by_edge = counts(taken), edges(taken)
     assert found == {(file, name): row[:2] for (file, _, name), row in wanted.items()}
     # A generator is entered for each value and once more to end; of calls inside themselves the
@@ -110,11 +106,11 @@ def test_counts_and_callers_are_those_of_plain_cprofile(captured, tmp_path):
     assert every < 2 * (calls_per_step(tmp_path) or 0) < every + 7
 
 
-def test_the_file_holds_the_sums_of_all_slices_and_a_slice_its_own(captured, monkeypatch):
+def test_the_file_holds_the_sums_of_all_slices_and_a_slice_its_own(tmp_path, monkeypatch):
     wrapper, sums, answers = CProfileWrapper(), defaultdict(int), [None, reader.measure()]
     monkeypatch.setattr(reader, "measure", lambda: answers.pop(0))
     before, runs = random.getstate(), {3: work, 8: lambda: leaf(1), 9: lambda: leaf(1)}
-    slices = {index: captured(run, wrapper, index) for index, run in runs.items()}
+    slices = {index: captured(tmp_path, run, wrapper, index) for index, run in runs.items()}
     assert [counts(taken)[HERE, "leaf"] for taken in slices.values()] == [(3, 3), (1, 1), (1, 1)]
     assert (HERE, "fibonacci") not in counts(slices[8])
     columns = ("primitive_calls", "calls", "self_s", "total_s")
@@ -135,9 +131,6 @@ def test_the_file_holds_the_sums_of_all_slices_and_a_slice_its_own(captured, mon
         assert 0 <= cost[kind]["outer_s"] < 1e-4
 
 
-# -- other profilers -------------------------------------------------------------------------------
-
-
 def test_gives_way_to_the_scripts_own_profiler_and_leaves_it_whole(tmp_path):
     wrapper, own = CProfileWrapper(), cProfile.Profile()
     wrapper.start(SliceContext(0, "timed", 3, tmp_path / "cprofile"))
@@ -156,7 +149,7 @@ def test_gives_way_to_the_scripts_own_profiler_and_leaves_it_whole(tmp_path):
     assert not (tmp_path / "cprofile").exists()
 
 
-def test_other_profilers_are_a_reason_but_for_one_from_the_start(captured, tmp_path):
+def test_other_profilers_are_a_reason_but_for_one_from_the_start(tmp_path):
     wrapper, profiler = CProfileWrapper(), Profiler()
     assert wrapper.busy_reason("timed") is None
     sys.setprofile(lambda *_: None)
@@ -167,7 +160,7 @@ def test_other_profilers_are_a_reason_but_for_one_from_the_start(captured, tmp_p
     leaf(1)
     wrapper.hand_over(profiler)
     assert wrapper.busy_reason("whole") is None
-    slices = [captured(lambda: leaf(2), wrapper) for _ in range(2)]
+    slices = [captured(tmp_path, lambda: leaf(2), wrapper) for _ in range(2)]
     assert [counts(taken)[HERE, "leaf"] for taken in slices] == [(2, 2), (1, 1)]
     # The start-up alone is in rows without a slice.
     profiler = Profiler()
@@ -180,7 +173,7 @@ def test_other_profilers_are_a_reason_but_for_one_from_the_start(captured, tmp_p
 
 
 @pytest.mark.parametrize("mode", [DISCOVER, RANGES, ROOT])
-def test_profstacks_own_functions_and_other_threads_never_appear(mode, captured, hooks):
+def test_profstacks_own_functions_and_other_threads_never_appear(mode, tmp_path, hooks):
     net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.ones(2, 4, requires_grad=True)
 
@@ -192,10 +185,10 @@ def test_profstacks_own_functions_and_other_threads_never_appear(mode, captured,
 
     hooks.set_mode(mode, net)
     step()
-    taken = captured(step)
+    taken = captured(tmp_path, step)
     hooks.remove()
     step()
-    plain = captured(step)
+    plain = captured(tmp_path, step)
     # The same functions with the same counts and callers as without profstack.
     assert (counts(taken), edges(taken)) == (counts(plain), edges(plain))
     for row in taken.frames["functions"]:
@@ -203,5 +196,5 @@ def test_profstacks_own_functions_and_other_threads_never_appear(mode, captured,
         assert min(row["self_s"], row["total_s"]) >= 0
     # From Python 3.12 on sys.monitoring sees every thread.
     thread = threading.Thread(target=fibonacci, args=(5,))
-    taken = captured(lambda: (thread.start(), thread.join()))
+    taken = captured(tmp_path, lambda: (thread.start(), thread.join()))
     assert ((HERE, "fibonacci") in counts(taken)) <= (sys.version_info >= (3, 12))

@@ -27,9 +27,8 @@ def depth():
 
 
 def test_rows_are_sums_over_the_steps_that_count():
-    a, b, gone, none = (
-        (owner, "aten::mm") for owner in (("Net.a", 0), ("Net.a", 1), ("gone", 0), (None, 0))
-    )
+    owners = (("Net.a", 0), ("Net.a", 1), ("gone", 0), (None, 0))
+    a, b, gone, none = ((owner, "aten::mm") for owner in owners)
     last = ((OPTIMIZER, 0), "aten::bmm")
     # Operations, those that masks leave out, calls, and calls without a figure.
     first = CountedStep({a: 10, b: 20, gone: 7}, {a: 4, b: None}, {a: 2, b: 3, gone: 1}, {a: 5})

@@ -8,7 +8,7 @@ import torch
 from profstack.layer import SliceContext
 from profstack.readers import nvtx
 from profstack.wrappers.nvtx import NvtxWrapper, records
-from tests.support.wrapped import Net, training
+from tests.support.wrapped import Net, slice_of, training
 
 
 @pytest.fixture
@@ -17,18 +17,10 @@ def observed(hooks, tmp_path):
 
     def observed(*steps, left_out=()):
         wrapper = NvtxWrapper()
-        wrapper.start(SliceContext(3, "timed", len(steps), tmp_path, first_step=10))
-        listener = wrapper.listener()
-        hooks.listen(listener)
-        for number, step in enumerate(steps, 11):
-            step()
-            listener.step_ended(number)
-            if number < 10 + len(steps):
-                listener.step_begun(number)
-        hooks.listen(None)
-        wrapper.stop()
+        context = SliceContext(3, "timed", len(steps), tmp_path, first_step=10)
+        stamps = slice_of(hooks, wrapper, context, *steps)
         assert wrapper.listener() is None
-        return wrapper.take([0.0] * (len(steps) + 1), {}, left_out)
+        return wrapper.take(stamps, {}, left_out)
 
     return observed
 
@@ -45,10 +37,11 @@ def test_steps_in_ranges(observed, domain, monkeypatch):
     assert (domain.open, domain.numbers, taken.status) == ([], [10, 11], "recorded")
     # Rows are sums over steps less the clock.
     monkeypatch.setattr(nvtx, "clock_s", lambda: 0.5)
-    net, step = nvtx.Range("module", "Net", None), nvtx.Range("step", "step", None)
-    rows = records(4, [[(net, 2, 7.0), (step, 1, 2.0)], [(net, 1, 1.0), (step, 1, 0.5)]])
-    expected = [(4, "step", "step", 2, None), (4, "module", "Net", 3, 5.0)]
-    assert [tuple(row.values()) for row in rows] == expected
+    net, fc = (nvtx.Range("module", name, None) for name in ("Net", "fc"))
+    step = nvtx.Range("step", "step", None)
+    steps = [[(net, 2, 7.0), (step, 1, 2.0)], [(net, 1, 1.0), (fc, 1, 1.0), (step, 1, 1.25)]]
+    expected = [("step", "step", 2, 0.25), ("module", "Net", 3, 5.0), ("module", "fc", 1, None)]
+    assert [tuple(row.values()) for row in records(4, steps)] == [(4, *each) for each in expected]
 
 
 def test_steps_that_are_left_out_are_in_no_row(observed):

@@ -13,8 +13,7 @@ from profstack.layer import SliceContext
 from profstack.readers.torchtrace import bounds, line_tracer
 from profstack.wrappers import torch_profiler
 from tests.support.commands import fails
-from tests.support.torch_slices import slice_of
-from tests.support.wrapped import Net, training
+from tests.support.wrapped import Net, slice_of, training
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
 MODES = [mode.name for mode in torch_profiler.TorchProfilerWrapper.modes]
@@ -41,19 +40,10 @@ def observe(wrapper, hooks, tmp_path):
         step()
         hooks.set_mode(RANGES)
         context = SliceContext(index, mode, steps, tmp_path)
-        stamps = slice_of(hooks, wrapper, context, step)
+        stamps = slice_of(hooks, wrapper, context, *[step] * steps)
         return wrapper.take(stamps, hooks.names.by_number(), left_out)
 
     return observe
-
-
-def operators(taken):
-    """The calls of two operators of the training step."""
-    calls = {row["name"]: row["calls"] for row in taken.frames["operators"]}
-    return calls["aten::addmm"], calls["aten::relu"]
-
-
-# -- slices ----------------------------------------------------------------------------------------
 
 
 def test_rows_are_of_the_steps_that_count(observe, hooks):
@@ -62,7 +52,8 @@ def test_rows_are_of_the_steps_that_count(observe, hooks):
     rows = taken.frames["module_times"]
     called = {paths[row["module_id"]]: row["calls"] for row in rows if row["module_id"] in paths}
     assert called == {"Net": 3, "Net.linear": 3, "MSELoss": 3}
-    assert operators(taken) == (3, 3)
+    calls = {row["name"]: row["calls"] for row in taken.frames["operators"]}
+    assert (calls["aten::addmm"], calls["aten::relu"]) == (3, 3)
     assert {row["slice"] for row in taken.frames["operators"]} == {6}
     # Shapes are recorded, and what follows from them; no memory in this mode.
     assert (bool(taken.frames["moved_bytes"]), bool(taken.frames["flop_counts"])) == (True, True)
@@ -91,6 +82,13 @@ def test_the_longest_trace_is_kept_and_slices_bounded(wrapper, observe, tmp_path
     assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
 
 
+def test_the_events_of_a_step_are_learnt_from_one_as_from_several(wrapper, observe):
+    observe("timed", steps=1)
+    one = wrapper.step_limit()
+    observe("timed", steps=3)
+    assert wrapper.step_limit() == pytest.approx(one, rel=0.3)
+
+
 @pytest.mark.parametrize("case", list(product([False, True], [True, False], MODES)), ids=str)
 def test_what_each_mode_asks_of_the_profiler(wrapper, tmp_path, monkeypatch, case):
     (on_device, on_main, mode), profile = case, MagicMock()
@@ -108,12 +106,6 @@ def test_what_each_mode_asks_of_the_profiler(wrapper, tmp_path, monkeypatch, cas
     wanted |= {"record_shapes": mode in ("detail", "timed", "shared")}
     wanted |= {"profile_memory": mode == "detail", "with_stack": mode == "stacks"}
     assert options.items() >= wanted.items()
-
-
-# -- bounds and reasons ----------------------------------------------------------------------------
-
-
-# -- the script's own torch.profiler ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["timed", "detail", "lines"])
@@ -135,10 +127,3 @@ def test_it_gives_way_for_the_whole_slice(wrapper, observe, mode, tmp_path):
     assert (wrapper.busy_reason(mode), sys.gettrace()) == (None, None)
     # The next slice is whole.
     assert any(observe(mode).frames.values())
-
-
-def test_the_events_of_a_step_are_learnt_from_one_as_from_several(wrapper, observe):
-    observe("timed", steps=1)
-    one = wrapper.step_limit()
-    observe("timed", steps=3)
-    assert wrapper.step_limit() == pytest.approx(one, rel=0.3)

@@ -1,42 +1,27 @@
 """The layer of the watch: what it hands over, and what it says of its sampler."""
 
-from functools import partial
 from types import SimpleNamespace
-
-import pytest
 
 from profstack.readers.watch import Samples, Stacks
 from profstack.wrappers import watch as module
-
-
-def still_sampler():
-    """A sampler without a thread, whose samples are put in by hand."""
-    made = SimpleNamespace(gave_way=False, failure=None, thinned=[], calls=[])
-    made.stacks, made.samples, made.memory_bytes = Stacks(), Samples(), lambda: 4321
-    for name in ("resume", "pause", "close"):
-        setattr(made, name, partial(made.calls.append, name))
-
-    def flush():
-        made.calls.append("flush")
-        samples, made.samples = made.samples, Samples()
-        return [{"frame": 1}], samples.records()
-
-    made.flush = flush
-    return made
-
-
-@pytest.fixture
-def sampler(monkeypatch):
-    made = still_sampler()
-    monkeypatch.setattr(module, "Sampler", lambda origin: made)
-    return made
 
 
 def slugs(taken):
     return [slug for slug, _ in taken.notes]
 
 
-def test_what_is_handed_over_and_noted(sampler):
+def test_what_is_handed_over_and_noted(monkeypatch):
+    # Without a thread; its samples are put in by hand.
+    sampler = SimpleNamespace(gave_way=False, failure=None, thinned=[])
+    sampler.resume = sampler.pause = sampler.close = lambda: None
+    sampler.stacks, sampler.samples, sampler.memory_bytes = Stacks(), Samples(), lambda: 4321
+
+    def flush():
+        samples, sampler.samples = sampler.samples, Samples()
+        return [{"frame": 1}], samples.records()
+
+    sampler.flush = flush
+    monkeypatch.setattr(module, "Sampler", lambda origin: sampler)
     wrapper = module.WatchWrapper()
     wrapper.resume()
     sampler.samples.add(1.0, 77)

@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from profstack import layer
 from profstack.capture.hooks import DISCOVER, RANGES
-from profstack.capture.observers import GuardedListener
 from profstack.readers.torchtrace import line_tracer
 from profstack.storage.schema.recorded import RECORDED as RECORDED_TABLES
-from tests.support.wrapped import Net
+from tests.support.wrapped import Net, slice_of, training
 
 KINDS = {name: layer.load(name) for name in (*layer.BUILT_IN, *layer.ON_REQUEST)}
 CASES = [(name, mode.name) for name, kind in KINDS.items() for mode in kind.modes]
@@ -34,16 +33,14 @@ CONTEXT = partial(layer.SliceContext, memory_by=layer.MEMORY_PROFILER)
 def _script_here(monkeypatch, nobody_watches):
     monkeypatch.setattr(line_tracer, "script_folder", lambda: str(Path(__file__).parent))
     # The first step of a process imports half of torch, which changes filters and environment.
-    steps_of(Net(), 1)()
+    training(Net())()
     torch.manual_seed(0)
 
 
 def armed():
     """Whatever a wrapper may switch on or replace in this process."""
     caller, torch_profiler = sys._getframe().f_back, torch.autograd.profiler
-    names = {
-        name: value for name, value in vars(torch_profiler).items() if inspect.isroutine(value)
-    }
+    names = {name: each for name, each in vars(torch_profiler).items() if inspect.isroutine(each)}
     tool = getattr(getattr(sys, "monitoring", None), "get_tool", None)
     found = {"profile": sys.getprofile(), "trace": sys.gettrace(), "thread": threading.getprofile()}
     found |= {"torch profiler": torch._C._autograd._profiler_enabled(), "profiler names": names}
@@ -56,45 +53,14 @@ def armed():
     return found | {"frame": (caller.f_trace, caller.f_trace_lines)}
 
 
-def steps_of(net, count, listener=None):
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-    def run():
-        # That this began before the step is told by two clocks, which agree to a microsecond.
-        time.sleep(0.0001)
-        stamps = [time.perf_counter()]
-        for number in range(1, count + 1):
-            optimizer.zero_grad()
-            net(torch.ones(2, 4)).sum().backward()
-            optimizer.step()
-            stamps.append(time.perf_counter())
-            if listener is not None:
-                listener.step_ended(number)
-                if number < count:
-                    listener.step_begun(number)
-        return stamps
-
-    return run
-
-
 def observe(wrapper, mode, folder, hooks, index=0):
-    net = Net()
-    steps_of(net, 2)()
+    step = training(Net())
+    step()
+    step()
     # Those that stand in a slice of that mode, as far as they matter here.
     hooks.set_mode(DISCOVER if wrapper.mode(mode).calls == layer.LISTENED else RANGES)
     assert wrapper.busy_reason(mode) is None
-    wrapper.start(CONTEXT(index, mode, 2, folder))
-    hooks.emit_ranges(True)
-    told, failed = wrapper.listener(), lambda error: pytest.fail(f"the listener raised {error!r}")
-    # As in a run: told of calls are those alone who ask for it, and their errors are kept in.
-    listener = GuardedListener(told, failed) if told is not None else None
-    hooks.listen(listener)
-    try:
-        stamps = steps_of(net, 2, listener)()
-    finally:
-        hooks.listen(None)
-        hooks.emit_ranges(False)
-        wrapper.stop()
+    stamps = slice_of(hooks, wrapper, CONTEXT(index, mode, 2, folder), step, step)
     return wrapper.take(stamps, hooks.names.by_number())
 
 
@@ -123,7 +89,9 @@ def results():
     found.append(net(torch.rand(2, 4)))
     found[0].sum().backward()
     found.append(net.linear.weight.grad.clone())
-    steps_of(net, 5)()
+    step = training(net)
+    for _ in range(5):
+        step()
     return [each.tolist() for each in (*found, net.linear.weight, torch.random.get_rng_state())]
 
 

@@ -175,41 +175,32 @@ def interpreter_facts():
     }
 
 
+# What torch is asked for.
+SWITCHES = """
+get_default_dtype get_num_threads get_num_interop_threads is_grad_enabled is_inference_mode_enabled
+is_anomaly_enabled is_anomaly_check_nan_enabled are_deterministic_algorithms_enabled
+is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode cuda.is_initialized
+get_float32_matmul_precision _C._len_torch_dispatch_stack _C._len_torch_function_stack
+backends.mha.get_fastpath_enabled backends.cuda.flash_sdp_enabled
+backends.cuda.mem_efficient_sdp_enabled backends.cuda.math_sdp_enabled
+"""
+
+
 def torch_switches(torch):
-    backends, cuda = torch.backends, torch.backends.cuda
+    from operator import attrgetter
+
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
     # Graphs, breaks and recompiles, where the script has used torch.compile.
     dynamo = sys.modules.get("torch._dynamo.utils")
     groups = ("stats", "frames", "graph_break", "unimplemented", "recompiles")
+    counters = [(group, dynamo.counters.get(group, {})) for group in groups if dynamo]
     return {
-        "default_dtype": repr(torch.get_default_dtype()),
-        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
-        "grad": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-        "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        **{name: repr(attrgetter(name)(torch)()) for name in SWITCHES.split()},
         "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
-        "deterministic": (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.get_deterministic_debug_mode(),
-        ),
-        "precision": torch.get_float32_matmul_precision(),
-        "tf32": (cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
-        "cudnn": (
-            *(backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic),
-            backends.cudnn.benchmark_limit,
-        ),
-        "mkldnn": (backends.mkldnn.enabled, backends.mkldnn.deterministic),
-        "fused_attention": (
-            *(backends.mha.get_fastpath_enabled(), cuda.flash_sdp_enabled()),
-            *(cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
-        ),
-        "cuda_initialized": torch.cuda.is_initialized(),
-        "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
-        "dynamo": dynamo
-        and {
-            group: sorted((str(key), count) for key, count in dynamo.counters[group].items())
-            for group in groups
-            if dynamo.counters.get(group)
-        },
+        "tf32": (torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32),
+        "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.benchmark_limit),
+        "mkldnn": (mkldnn.enabled, mkldnn.deterministic),
+        "dynamo": {group: sorted(map(str, counts.items())) for group, counts in counters},
     }
 
 

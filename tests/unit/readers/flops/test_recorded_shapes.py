@@ -9,10 +9,11 @@ from collections import defaultdict
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from profstack.storage.vocabulary import LOSS, OPTIMIZER
-from tests.support.flop_slices import Attention, count
+from tests.support.flop_slices import count
 from tests.support.torch_slices import observe
 
 STEPS = 2
@@ -49,6 +50,12 @@ def convolutions():
     return nn.Sequential(nn.Conv2d(4, 8, 3, groups=4, dilation=2, padding="same"), last)
 
 
+class Attention(nn.Linear):
+    def forward(self, x):
+        x = super().forward(x)
+        return functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
 class Checkpointed(nn.Sequential):
     """Forward work done again in the backward pass, up to the last tensor that it needs."""
 
@@ -58,7 +65,7 @@ class Checkpointed(nn.Sequential):
 
 MODELS = {
     "convolutions": (convolutions, (2, 4, 9, 9)),
-    "attention": (lambda: Attention(16, 4), (2, 5, 16)),
+    "attention": (lambda: Attention(4, 4), (2, 4, 5, 4)),
     "recurrent": (lambda: nn.LSTM(4, 8, 2, bidirectional=True), (3, 2, 4)),
     "checkpoint": (lambda: Checkpointed(nn.Linear(4, 6), nn.Linear(6, 4)), (3, 4)),
 }
@@ -76,6 +83,12 @@ def test_it_counts_what_flop_counter_mode_counts(name):
     fused = {key[-1]: both for key, both in found.items() if "dot_product_flash" in key[1]}
     masked = {at: [times * once, times * once * 10 / 25] for at, times in enumerate((2, 5))}
     assert fused == (masked if name == "attention" else {})
+
+
+def test_what_is_computed_again_has_its_time():
+    made = Checkpointed(nn.Linear(4, 6), nn.Linear(6, 4))
+    seen = observe(training(made, torch.randn(3, 4)), 1)
+    assert seen.rows["Checkpointed.0"]["recomputed_s"] > 0
 
 
 def test_it_counts_compiled_code():

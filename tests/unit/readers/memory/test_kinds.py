@@ -121,6 +121,9 @@ def test_the_scripts_tensors_get_no_weak_references_which_swapping_them_forbids(
 
 def test_kinds_of_what_modules_and_optimizers_hold():
     net = nn.Sequential(nn.Linear(4, 4, dtype=torch.float64), nn.BatchNorm1d(4).double())
+    # A parameter of two modules is one block.
+    tied = nn.Linear(4, 4, dtype=torch.float64)
+    tied.weight, both = net[0].weight, [net[0], tied]
     loose, leaf = nn.Parameter(torch.zeros(3)), torch.zeros(5, requires_grad=True)
     optimizer = torch.optim.Adam([*net.parameters(), loose])
     net(torch.randn(8, 4).double()).sum().backward()
@@ -129,10 +132,10 @@ def test_kinds_of_what_modules_and_optimizers_hold():
     shared, layer = torch.zeros(1000).share_memory_(), nn.Linear(2, 2).share_memory()
     found, weight = find_alive(), net[0].weight
     for tensor, *expected in (
-        (weight, kinds.PARAMETERS, 128, [net[0]]),
+        (weight, kinds.PARAMETERS, 128, both),
         (net[1].running_mean, kinds.BUFFERS, 32, [net[1]]),
-        (optimizer.state[weight]["exp_avg"], kinds.OPTIMIZER_STATE, 128, [net[0]]),
-        (weight.grad, kinds.GRADIENTS, 128, [net[0]]), (loose, kinds.PARAMETERS, 12, []),
+        (optimizer.state[weight]["exp_avg"], kinds.OPTIMIZER_STATE, 128, both),
+        (weight.grad, kinds.GRADIENTS, 128, both), (loose, kinds.PARAMETERS, 12, []),
         (leaf, HELD, 20, []), (layer.weight, kinds.PARAMETERS, 16, [layer]),
     ):  # fmt: skip
         block = block_of(found, tensor)

@@ -13,21 +13,16 @@ from hypothesis import given
 
 from profstack.errors import UsageError
 from profstack.readers.formats import Request
-from profstack.readers.memory import lines, mprof_file
+from profstack.readers.memory import mprof_file
 from tests.support.damage import CHANCE, damaged
 from tests.support.tables import cases, of
 
 MIB = 1 << 20
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(text):
-        path = tmp_path / "m.dat"
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
+def written(folder, text):
+    (folder / "m.dat").write_text(text, encoding="utf-8")
+    return folder / "m.dat"
 
 
 def hold(mebibytes):
@@ -36,12 +31,11 @@ def hold(mebibytes):
     return len(held)
 
 
-def own_file():
-    """A file as `mprof run --python` leaves it: memory, and the calls of marked functions."""
+def test_a_file_of_memory_profilers_own_is_what_mprof_reads(tmp_path):
+    # As `mprof run --python` leaves it: memory, and the calls of marked functions.
     stamps, text = memory_profiler.TimeStamper("psutil"), io.StringIO("")
     print("CMDLINE python train.py --token=abc", file=text)
     marked = stamps(hold)
-
     options = {"interval": 0.01, "timeout": 0.3, "timestamps": True, "stream": text}
     readings = threading.Thread(target=memory_profiler.memory_usage, args=(-1,), kwargs=options)
     readings.start()
@@ -49,11 +43,7 @@ def own_file():
         marked(each)
     readings.join()
     stamps.show_results(stream=text)
-    return text.getvalue()
-
-
-def test_a_file_of_memory_profilers_own_is_what_mprof_reads(written):
-    path = written(own_file())
+    path = written(tmp_path, text.getvalue())
     theirs = mprof.read_mprofile_file(str(path))
     found = mprof_file.read(path)
     assert len(found.memory) == len(theirs["mem_usage"]) > 5
@@ -73,15 +63,6 @@ def test_a_file_of_memory_profilers_own_is_what_mprof_reads(written):
     assert taken.summary[0].endswith("of python train.py '--token=***'")
 
 
-def test_the_live_layers_own_file_is_read_back(written):
-    values = [random.Random(1).randrange(1 << 32) for _ in range(50)]
-    times = [number * 1_000_000 for number in range(50)]
-    text = lines.command_line() + "".join(lines.plot_lines(times, values))
-    found = mprof_file.take([written(text)], Request()).added["memory"]
-    # The file has six digits behind the point.
-    assert [row["rss_bytes"] for row in found] == [pytest.approx(each, abs=2) for each in values]
-
-
 NESTED = """MEM 10.000000 100.0000
 MEM 70.000000 103.0000
 MEM 30.000000 106.0000
@@ -96,15 +77,15 @@ FUNC a name 1.0 100.0 2.0 100.5
 CHILDREN = "CHLD 7 20.0 104.0\nCHLD 9 5.0 104.5\nCHLD 7 50.0 105.0\nCHLD 7 35.0 106.0\n"
 
 
-def test_children_are_apart(written):
-    taken = mprof_file.take([written(NESTED + CHILDREN)], Request())
+def test_children_are_apart(tmp_path):
+    taken = mprof_file.take([written(tmp_path, NESTED + CHILDREN)], Request())
     rows = [of(row, "child readings peak_bytes") for row in taken.added["mprof_children"]]
     assert sorted(rows) == [["process 7", 3, 50 * MIB], ["process 9", 1, 5 * MIB]]
     assert len(taken.added["memory"]) == 3
 
 
-def test_marked_functions_have_growth_and_the_innermost_has_the_peak(written):
-    taken = mprof_file.take([written(NESTED)], Request())
+def test_marked_functions_have_growth_and_the_innermost_has_the_peak(tmp_path):
+    taken = mprof_file.take([written(tmp_path, NESTED)], Request())
     rows = {row["function"]: row for row in taken.added["mprof_functions"]}
     columns = "calls wall_s grown_bytes largest_bytes at_peak"
     assert {name: tuple(of(row, columns)) for name, row in rows.items()} == {
@@ -117,13 +98,13 @@ def test_marked_functions_have_growth_and_the_innermost_has_the_peak(written):
     assert taken.added["slices"][0]["wall_s"] == 6.0
 
 
-def test_readings_are_put_in_order_and_thinned_to_the_extremes(written, monkeypatch):
+def test_readings_are_put_in_order_and_thinned_to_the_extremes(tmp_path, monkeypatch):
     chance = random.Random(2)
     values = [chance.randrange(10**9) for _ in range(500)]
     readings = [f"MEM {value / MIB:.6f} {100 + at}\n" for at, value in enumerate(values)]
     chance.shuffle(readings)
     monkeypatch.setattr("profstack.readers.formats.extremes.__defaults__", (40,))
-    taken = mprof_file.take([written("".join(readings))], Request())
+    taken = mprof_file.take([written(tmp_path, "".join(readings))], Request())
     found, times = ([row[name] for row in taken.added["memory"]] for name in ("rss_bytes", "t_s"))
     assert (len(found) <= 40, times) == (True, sorted(times))
     assert (max(found), min(found)) == pytest.approx((max(values), min(values)), abs=2)
@@ -149,33 +130,33 @@ def test_files_are_told_by_their_first_line(start, known):
     ("MEM 1e300 1.0\nMEM 1.0 4.0\n", "line 1 is damaged"),
     ("MEM 1.0 4.0\nFUNC f 1.0\nMEM 1.0 5.0\n", "line 2 is damaged"),
 )
-def test_what_is_damaged_says_which_line(written, text, words):
+def test_what_is_damaged_says_which_line(tmp_path, text, words):
     with pytest.raises(UsageError, match=words):
-        mprof_file.take([written(text)], Request())
+        mprof_file.take([written(tmp_path, text)], Request())
 
 
-def test_a_torn_last_line_and_unknown_lines_are_counted(written):
-    path = written("CMDLINE x\nMEM 1.0 2.0\nBPRX 1 2\n\nMEM 3.0 4.0\nMEM 5.")
+def test_a_torn_last_line_and_unknown_lines_are_counted(tmp_path):
+    path = written(tmp_path, "CMDLINE x\nMEM 1.0 2.0\nBPRX 1 2\n\nMEM 3.0 4.0\nMEM 5.")
     taken = mprof_file.take([path], Request())
     assert len(taken.added["memory"]) == 2
     assert taken.added["layers"][0]["truncated"] == "2 lines of no known kind"
     for torn in ("CHLD 7 1.0 x", "FUNC f 1.0 2.0", "FUNC f 1 2 3 x 0"):
-        added = mprof_file.take([written(f"MEM 1.0 2.0\n{torn}")], Request()).added
+        added = mprof_file.take([written(tmp_path, f"MEM 1.0 2.0\n{torn}")], Request()).added
         assert not added.keys() & {"mprof_children", "mprof_functions"}
 
 
-def test_lines_and_names_are_bounded(written, monkeypatch):
+def test_lines_and_names_are_bounded(tmp_path, monkeypatch):
     text = "MEM 1.0 2.0\n" + "".join(f"FUNC f{at} 1 2 3 4 0\nCHLD {at} 1 2\n" for at in range(6))
     monkeypatch.setattr(mprof_file, "MOST_LINES", 13)
-    assert mprof_file.take([written(text)], Request())
+    assert mprof_file.take([written(tmp_path, text)], Request())
     monkeypatch.setattr(mprof_file, "MOST_NAMES", 2)
-    added = mprof_file.take([written(text)], Request()).added
+    added = mprof_file.take([written(tmp_path, text)], Request()).added
     assert [row["calls"] for row in added["mprof_functions"]] == [1, 1, 4]
     assert added["mprof_functions"][-1]["function"] == "(more functions)"
     assert [row["child"] for row in added["mprof_children"]][-1] == "(more processes)"
     monkeypatch.setattr(mprof_file, "MOST_LINES", 12)
     with pytest.raises(UsageError, match="more than 12 lines"):
-        mprof_file.take([written(text)], Request())
+        mprof_file.take([written(tmp_path, text)], Request())
 
 
 @given(CHANCE)

@@ -17,22 +17,17 @@ from tests.support.snapshots import frames
 from tests.support.tables import cases, of
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(value, protocol=4):
-        path = tmp_path / "s.pickle"
-        path.write_bytes(pickle.dumps(value, protocol))
-        return path
-
-    return write
+def written(folder, value):
+    (folder / "s.pickle").write_bytes(pickle.dumps(value))
+    return folder / "s.pickle"
 
 
 def taken(path, **request):
     return snapshot.take([path], Request(**request))
 
 
-def test_memory_over_time_is_that_of_the_history(written):
-    found = taken(written(snapshots.snapshot()))
+def test_memory_over_time_is_that_of_the_history(tmp_path):
+    found = taken(written(tmp_path, snapshots.snapshot()))
     rows = found.added["memory"]
     assert [row["device_allocated_bytes"] for row in rows] == snapshots.ALLOCATED
     assert [row["device_reserved_bytes"] for row in rows] == snapshots.RESERVED
@@ -41,8 +36,8 @@ def test_memory_over_time_is_that_of_the_history(written):
     assert found.added["slices"][0]["wall_s"] == pytest.approx(times[-1])
 
 
-def test_owners_places_and_stacks_at_the_peak(written):
-    added = taken(written(snapshots.snapshot()), slice=2).added
+def test_owners_places_and_stacks_at_the_peak(tmp_path):
+    added = taken(written(tmp_path, snapshots.snapshot()), slice=2).added
     names = "start_bytes peak_bytes largest_bytes end_bytes"
     assert {row["kind"]: of(row, names) for row in added["memory_owners"]} == {
         snapshot.NO_STACK: [4000, 0, 4000, 0],
@@ -67,11 +62,11 @@ def test_owners_places_and_stacks_at_the_peak(written):
     assert [each for each in stacks if each.startswith(inner)]
 
 
-def test_segments_are_divided_into_what_is_in_them(written):
+def test_segments_are_divided_into_what_is_in_them(tmp_path):
     value = snapshots.snapshot()
     # One more segment that nothing is in.
     value["segments"].append(snapshots.segment(snapshots.C, [(snapshots.SEGMENT, 0, None)]))
-    (row,) = taken(written(value)).added["snapshot_segments"]
+    (row,) = taken(written(tmp_path, value)).added["snapshot_segments"]
     names = "segments allocated_bytes pending_bytes rounding_bytes unused_bytes gap_bytes"
     assert of(row, f"{names} reserved_bytes largest_gap_bytes") == [
         *(3, 2048 + 1536 + 9216 + 1024, 30_208, 48 + 36 + 216 + 324, snapshots.SEGMENT),
@@ -79,12 +74,12 @@ def test_segments_are_divided_into_what_is_in_them(written):
     ]
 
 
-def test_devices_have_rows_of_their_own_and_the_fullest_one_the_memory_over_time(written):
+def test_devices_have_rows_of_their_own_and_the_fullest_one_the_memory_over_time(tmp_path):
     value, block = snapshots.snapshot(), (102_400, 99_000, "forward")
     value["segments"].append(snapshots.segment(snapshots.C, [block], device=1))
     history = [snapshots.entry(0, "alloc", snapshots.C, 99_000, "forward")]
     value["device_traces"].append(history)
-    added = taken(written(value)).added
+    added = taken(written(tmp_path, value)).added
     peaks = Counter()
     for row in added["snapshot_lines"]:
         peaks[row["device"]] += row["peak_bytes"]
@@ -94,19 +89,19 @@ def test_devices_have_rows_of_their_own_and_the_fullest_one_the_memory_over_time
     assert (note["slug"], "cuda:1" in note["text"]) == ("snapshot-devices", True)
 
 
-def test_without_a_history_what_is_alive_is_told_and_the_peak_is_not(written):
-    added = taken(written({**snapshots.snapshot(), "device_traces": [[]]})).added
+def test_without_a_history_what_is_alive_is_told_and_the_peak_is_not(tmp_path):
+    added = taken(written(tmp_path, {**snapshots.snapshot(), "device_traces": [[]]})).added
     assert [row["device_allocated_bytes"] for row in added["memory"]] == [13_200]
     assert added["notes"][0]["slug"] == "snapshot-history"
     assert "the peak is not known" in added["notes"][0]["text"]
 
 
-def test_a_failed_allocation_is_told_with_its_place(written):
+def test_a_failed_allocation_is_told_with_its_place(tmp_path):
     value = snapshots.snapshot()
     failed = {"action": "oom", "device_free": 7 << 20, "size": 6 << 30, "time_us": 10**15 + 10**6}
     failed["frames"] = snapshots.STACKS["forward"]
     value["device_traces"][0] += [{**failed, "size": 5 << 30}, failed]
-    (note,) = taken(written(value)).added["notes"]
+    (note,) = taken(written(tmp_path, value)).added["notes"]
     assert note["slug"] == "out-of-memory"
     expected = "2 times, the last time when 6.00 GiB were asked for at model.py:41 while the device"
     assert expected in note["text"]
@@ -127,7 +122,7 @@ def test_parts_and_places_by_other_stacks(stack, kind, place):
     assert (snapshot.kind_of(found), snapshot.place_of(found)) == (kind, place)
 
 
-def test_a_snapshot_is_recognised_and_any_other_pickle_is_not(written):
+def test_a_snapshot_is_recognised_and_any_other_pickle_is_not():
     value = snapshots.snapshot()
     for protocol in (2, 3, 4, 5):
         assert snapshot.recognise(pickle.dumps(value, protocol)[:300], "x")
@@ -149,13 +144,13 @@ ENTRY = ("device_traces", 0, 0)
     ((*ENTRY, "time_us"), -5, "a time_us that is none"),
     ((*ENTRY, "size"), 1 << 60, "a 'size' of"),
 )
-def test_what_is_damaged_says_what(written, path, value, words):
+def test_what_is_damaged_says_what(tmp_path, path, value, words):
     part = whole = snapshots.snapshot()
     for key in path[:-1]:
         part = part[key]
     part[path[-1]] = value
     with pytest.raises(UsageError, match=words) as error:
-        taken(written(whole))
+        taken(written(tmp_path, whole))
     assert str(error.value).count("\n") == 0
 
 
@@ -169,9 +164,9 @@ def test_a_snapshot_is_read_or_ends_in_one_line(tmp_path_factory, value, chance)
         assert taken(path).added["snapshot_lines"] is not None
 
 
-def test_values_that_a_pickle_shares_are_visited_only_so_often(written, monkeypatch):
+def test_values_that_a_pickle_shares_are_visited_only_so_often(tmp_path, monkeypatch):
     value = {"segments": snapshots.snapshot()["segments"][:1] * 1000}
-    path = written(value)
+    path = written(tmp_path, value)
     assert path.stat().st_size < 20_000
     monkeypatch.setattr(snapshot, "MOST_VALUES", 5_000)
     with pytest.raises(UsageError, match="more than 5,000 values"):

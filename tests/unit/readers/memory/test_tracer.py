@@ -88,15 +88,12 @@ def begun(**how):
     return tracer
 
 
-def figures(tracer):
-    """Those of the marked lines of the script."""
+def grown(tracer):
+    """Growth and runs of the marked lines of the script."""
     found = line_figures(tracer, [0.0, 9e9])
     assert {file for file, _ in found} <= {__file__, FILE}
-    return {mark: found[FILE, line] for mark, line in AT.items() if (FILE, line) in found}
-
-
-def grown(tracer):
-    return {mark: (each.malloc_bytes, each.occurrences) for mark, each in figures(tracer).items()}
+    known = {mark: found[FILE, line] for mark, line in AT.items() if (FILE, line) in found}
+    return {mark: (each.malloc_bytes, each.occurrences) for mark, each in known.items()}
 
 
 # With its sign, and not what the called function took on the caller's line.

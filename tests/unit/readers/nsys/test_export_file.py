@@ -93,17 +93,6 @@ def told(path):
     return str(caught.value)
 
 
-@pytest.fixture
-def capture(tmp_path):
-    with NsysFile(tmp_path / "capture.sqlite", "2022") as file:
-        for number in range(60):
-            file.range(
-                1000 * number, 1000 * number + 500, f"a range with a name of its own {number}"
-            )
-            file.play(f"launched +10 +20 +30 'kernel {number}' {number + 1}", 1000 * number)
-    return file.path
-
-
 def test_files_that_are_none(tmp_path):
     given, other = tmp_path / "text.sqlite", tmp_path / "other.sqlite"
     assert "No such file" in told(tmp_path / "none.sqlite")
@@ -120,8 +109,12 @@ def test_files_that_are_none(tmp_path):
     assert "holds no event of any process" in told(other)
 
 
-def test_a_damaged_file_is_told_as_cut_or_damaged_or_is_read(capture, tmp_path):
-    whole, chance, outcomes = capture.read_bytes(), random.Random(11), []
+def test_a_damaged_file_is_told_as_cut_or_damaged_or_is_read(tmp_path):
+    with NsysFile(tmp_path / "capture.sqlite", "2022") as file:
+        for number in range(60):
+            file.range(1000 * number, 1000 * number + 500, f"a range with its own name {number}")
+            file.play(f"launched +10 +20 +30 'kernel {number}' {number + 1}", 1000 * number)
+    whole, chance, outcomes = file.path.read_bytes(), random.Random(11), []
     for at in chance.sample(range(16, len(whole)), 25):
         (tmp_path / "cut.sqlite").write_bytes(whole[:at])
         assert "is cut short" in told(tmp_path / "cut.sqlite")

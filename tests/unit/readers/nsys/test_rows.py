@@ -16,7 +16,6 @@ from tests.support.tables import cases, in_ns
 
 HELPER = thread_of(PID, PID + 2)
 LAUNCH = "cudaLaunchKernel"
-near = pytest.approx
 
 
 @pytest.fixture
@@ -137,17 +136,12 @@ def test_two_steps_counted_by_hand(result):
     ]
 
 
-def test_ranges_with_a_number_of_their_own_are_one_place(tmp_path):
-    with NsysFile(tmp_path / "capture.sqlite") as file:
-        file.play("step 1 0 1000; step 2 1000 2000")
-        for begin, number in ((100, 49), (300, 57), (1100, 41)):
-            name = f"aten::mm, op_id = {number}"
-            file.range(begin, begin + 50, name, domain="torch", category=None)
-    rows, _ = rows_of([read_export(tmp_path / "capture.sqlite")])
+def test_ranges_with_a_number_of_their_own_are_one_place(result):
+    batch = "range {} {} 'batch {}' domain=torch category=None".format
+    text = ";".join(batch(at, at + 50, number) for at, number in ((100, 49), (300, 57), (1100, 41)))
+    rows, _ = result(f"step 1 0 1000; step 2 1000 2000; {text}")
     columns = "name calls first_number last_number"
-    assert in_ns(rows["nsys_ranges"], columns) == [
-        ("step", 2, None, None), ("aten::mm", 3, 41, 57),
-    ]  # fmt: skip
+    assert in_ns(rows["ranges"], columns) == [("step", 2, None, None), ("batch", 3, 41, 57)]
 
 
 def test_a_device_without_kernels_hides_no_gap_of_another(result):
@@ -299,22 +293,18 @@ def test_what_is_beyond_the_limit_of_rows_is_one_row_with_all_of_it(tmp_path):
     kept = [("epoch", None), *((f"b{number}x", 1) for number in (48, 49, 50)), ("(rest)", None)]
     assert in_ns(ranges, "name parent") == kept
     # Nothing is lost: all sums are those of all rows.
+    added = lambda rows, of: tuple(map(sum, zip(*in_ns(rows, of), strict=True)))  # noqa: E731
     for name, columns in (
         ("nsys_kernels", "calls device_s"), ("nsys_api", "calls host_s"),
         ("nsys_stats", "calls total_s"), ("nsys_waits", "calls wait_s"),
     ):  # fmt: skip
         assert [row["name" if "name" in row else "kind"] for row in cut[name]][-1] == "(rest)"
-        sums = [
-            [sum(column) for column in zip(*in_ns(rows[name], columns), strict=True)]
-            for rows in (cut, every)
-        ]
-        assert (len(cut[name]), sums[0]) == (5, sums[1])
+        assert (len(cut[name]), added(cut[name], columns)) == (5, added(every[name], columns))
     columns = "calls self_s kernels device_s api_calls projected_s"
     inner, rest = every["nsys_ranges"][1:48], ranges[-1]
-    sums = [sum(column) for column in zip(*in_ns(inner, columns), strict=True)]
-    assert in_ns([rest], columns) == [tuple(sums)]
-    times = sum(range(1, 47))
-    assert facts["rest"]["nsys_kernels"] == {"rows": 46, "things": 46, "seconds": near(times / 1e9)}
+    assert in_ns([rest], columns) == [added(inner, columns)]
+    seconds = pytest.approx(sum(range(1, 47)) / 1e9)
+    assert facts["rest"]["nsys_kernels"] == {"rows": 46, "things": 46, "seconds": seconds}
     assert {name: rest["rows"] for name, rest in facts["rest"].items()} == {
         "nsys_ranges": 47, "nsys_kernels": 46, "nsys_api": 146, "nsys_stats": 99, "nsys_waits": 46
     }  # fmt: skip
@@ -324,14 +314,12 @@ def test_what_is_beyond_the_limit_of_rows_is_one_row_with_all_of_it(tmp_path):
 def beside(path, theirs):
     """Rows and facts of two steps of one process, and of another with these ranges in it."""
     other = PID + 9
-    thread = thread_of(other, other)
+    there = thread_of(other, other)
     path.unlink(missing_ok=True)
     with NsysFile(path) as file:
         file.play("step 3 1000 2000; step 4 2000 3000; launched 1100 1200 1300 k 1")
-        file.play(theirs, other=thread)
-        file.play(
-            f"call 900 950 cudaFree 7 thread={thread}; os_call 2500 3500 poll thread={thread}"
-        )
+        file.play(theirs, other=there)
+        file.play(f"call 900 950 cudaFree 7 thread={there}; os_call 2500 3500 poll thread={there}")
         file.play(f"kernel 1500 1700 other 8 device=1 pid={other}")
     return rows_of([read_export(path, pid) for pid in (PID, other)])
 

@@ -1,21 +1,19 @@
 """Owners of a step's time: every moment counted once, backward work where its forward was."""
 
-from collections import defaultdict
+import random
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from profstack.readers.torchtrace import attribution as module
-from profstack.readers.torchtrace.events import EVALUATE, clip_to_steps, read_host
+from profstack.readers.torchtrace.events import ACCUMULATE, EVALUATE, clip_to_steps, read_host
 from profstack.storage import vocabulary as words
-from tests.support.events import events, instant
-from tests.support.random_events import LOSS_MODULE, MAIN, structure
-from tests.support.torch_slices import observe, self_s
+from tests.support.events import Event, events, instant
+from tests.support.torch_slices import self_s
 
+# The number of the module that is a loss.
+LOSS_MODULE = 5
 BYTES = ["host_net_bytes", "device_net_bytes"]
 FIGURES = ["calls", "forward", "forward_self", "backward", "backward_self", "recomputed"]
 PARTS = {"loss": words.LOSS, "optimizer": words.OPTIMIZER, "zero": words.ZERO_GRAD}
@@ -89,16 +87,58 @@ def test_memory_is_that_of_the_calls_around_it():
     assert found == {1: (88, 5), 2: (24, 5)}
 
 
+MAIN, DEVICE, SECOND_DEVICE = 1, 2, 3
+STEP, ZERO = "Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"
+FUNCTION = EVALUATE + "MmBackward0"
+# What may happen on the thread of the steps; the more often, the likelier.
+NAMES = (
+    *(f"{words.MODULE_PREFIX}{number}" for number in (1, 1, 2, 2, 3, 4, LOSS_MODULE)),
+    *("aten::mm", "aten::add", "aten::item", "a range of the script's own", "[memory]"),
+    *(words.BACKWARD_RANGE, words.BACKWARD_RANGE, FUNCTION, FUNCTION, FUNCTION),
+    *(EVALUATE + ACCUMULATE, STEP, STEP, ZERO, f"{words.REGION_PREFIX}of the script"),
+    *("Torch-Compiled Region: 0/0", "CompiledFunction"),
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+)
+
+
+def filled(chance, begin, end, thread, names=(), depth=0):
+    """Events one after the other between two moments, and events inside those."""
+    made, at, room = [], begin, (end - begin) // max(6, len(names))
+    for name in names or chance.choices(NAMES, k=chance.randint(1, 4)):
+        at += chance.choice((0, 0, 1, chance.randint(0, room)))
+        if at >= end:
+            break
+        if name == "[memory]":
+            device = chance.choice((-1, -1, 0))
+            made.append(instant(at, chance.randint(-90, 99), thread=thread, device=device))
+            continue
+        until = chance.randint(at, min(end, at + max(1, room * chance.choice((1, 3)))))
+        number, made_on = chance.randint(-1, 8), MAIN if name.startswith(EVALUATE) else 0
+        made.append(Event(name, at, until, thread=thread, sequence=number, forward=made_on))
+        if depth < 4 and until - at > 2 and name != ZERO:
+            made += filled(chance, at, until, thread, depth=depth + 1)
+        at = until
+    return made
+
+
 @pytest.mark.parametrize("seed", range(80))
 def test_rows_of_any_nesting_add_up_to_the_steps(seed):
     """Also with backward functions of two devices: the odd ones have those."""
-    made = structure(seed)
-    host = read_host(made.events)
-    clip_to_steps(host, made.boundaries, made.left_out)
-    owned = module.attribute(host, made.boundaries, LOSS_MODULE.__eq__, made.left_out, MAIN)
+    chance = random.Random(seed)
+    end = 1000 + chance.choice((60, 1000, 20_000))
+    made = filled(chance, 1000, end, MAIN, chance.choices(NAMES, k=12))
+    for thread in (DEVICE, SECOND_DEVICE) if seed % 2 else ():
+        made += filled(chance, 1000, end, thread, [FUNCTION] * 3)
+    chance.shuffle(made)
+    steps = chance.randint(1, 4)
+    inner = chance.sample(range(1001, end), steps - 1)
+    edges = sorted([1000 - chance.choice((0, 7, -9)), *inner, end + chance.choice((0, 11, -9))])
+    left_out = [number for number in range(steps) if steps > 1 and chance.random() < 0.2]
+    host = read_host(made)
+    clip_to_steps(host, edges, left_out)
+    owned = module.attribute(host, edges, LOSS_MODULE.__eq__, left_out, MAIN)
     records = module.module_records(owned, 3, memory=False)
-    edges = zip(made.boundaries, made.boundaries[1:], strict=False)
-    kept = [end - at for step, (at, end) in enumerate(edges) if step not in made.left_out]
+    kept = [end - at for step, (at, end) in enumerate(pairwise(edges)) if step not in left_out]
     assert sum(map(self_s, records)) * 1e9 == pytest.approx(sum(kept), abs=1e-3)
     for row, way in ((row, way) for row in records for way in ("forward", "backward")):
         assert row[f"{way}_s"] + 1e-12 >= row[f"{way}_self_s"] >= -1e-12
@@ -120,82 +160,3 @@ def test_records_have_units_and_what_was_not_seen_is_null():
     assert [part[column] for column in columns] == [None] * 5
     unseen = module.module_records(SimpleNamespace(rows=rows), 8, memory=False)
     assert {row[column] for row in unseen for column in BYTES} == {None}
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 10)
-        self.block = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
-
-    def forward(self, x):
-        return self.b(checkpoint(self.block, torch.relu(self.a(x)), use_reentrant=False))
-
-
-def training():
-    model, x, labels = Net(), torch.randn(16, 32), torch.zeros(16, dtype=torch.long)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-
-    def step():
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), labels).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return step
-
-
-def gan():
-    maker = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32))
-    judge = nn.Sequential(nn.Linear(32, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
-    real, ones, zeros = torch.randn(16, 32), torch.ones(16, 1), torch.zeros(16, 1)
-    criterion = nn.BCEWithLogitsLoss()
-
-    def step():
-        fake = maker(torch.randn(16, 8))
-        (criterion(judge(real), ones) + criterion(judge(fake.detach()), zeros)).backward()
-        criterion(judge(fake), ones).backward()
-
-    return step
-
-
-LINEAR = "Net.a,Net.b,Net.block.0,Net.block.2"
-# A step; calls by path in one; and the owners of operators.
-PROGRAMS = {
-    "training": (
-        training,
-        "Net=1 Net.a=1 Net.block=1 Net.block.0=1 (optimizer)=1 (zero_grad)=1",
-        f"""AddmmBackward0={LINEAR} aten::mm={LINEAR} ReluBackward0=Net GeluBackward0=Net.block.1
-        NllLossBackward0=(loss) aten::add_=(optimizer) aten::linalg_vector_norm=None
-        torch::autograd::AccumulateGrad=(gradient_accumulation)""",
-    ),
-    "two roots of one class": (
-        gan,
-        "Sequential=1 Sequential#2=3 BCEWithLogitsLoss=3",
-        "LeakyReluBackward0=Sequential#2.1 ReluBackward0=Sequential.1",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_rows_of_a_program(name):
-    torch.manual_seed(0)
-    make, calls, owned = PROGRAMS[name]
-    seen = observe(make(), steps=3, mode="detail")
-    rows = seen.rows
-    # Stamps are rounded to whole nanoseconds.
-    assert sum(map(self_s, rows.values())) == pytest.approx(seen.wall_s, abs=5e-9)
-    for path, row in rows.items():
-        assert row["forward_s"] + row["backward_s"] <= seen.wall_s + 5e-9, path
-        again = path == "Net" or path.startswith("Net.block")
-        assert (row["recomputed_s"] is not None) == again, path
-    for path, count in (each.split("=") for each in calls.split()):
-        assert rows[path]["calls"] == 3 * int(count), path
-    owners = defaultdict(set)
-    for row in seen.operators:
-        owners[row["name"]].add(str(seen.path(row["module_id"])).replace(" ", "_"))
-    wanted = {each.split("=")[0]: set(each.split("=")[1].split(",")) for each in owned.split()}
-    assert {function: owners[function] for function in wanted} == wanted
-    evaluated = [owners[name] for name in owners if name.startswith(EVALUATE)]
-    assert evaluated
-    assert "(not_attributed)" not in set().union(*evaluated)

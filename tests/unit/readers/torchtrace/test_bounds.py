@@ -20,14 +20,6 @@ def ignore(*_):
     pass
 
 
-def until_cut():
-    """Call functions until the tracing of calls has ended."""
-    limit = time.monotonic() + 60
-    while sys.getprofile() is not None:
-        assert time.monotonic() < limit
-        ignore()
-
-
 def learned(*slices):
     bound = StackBound()
     for stamps, made in slices:
@@ -58,7 +50,11 @@ def test_a_step_that_takes_longer_than_earlier_ones_is_cut(slices):
     bound = learned(*slices)
     sys.setprofile(ignore)
     bound.begin(4_000.0)
-    until_cut()
+    limit = time.monotonic() + 60
+    # Until the tracing of calls has ended.
+    while sys.getprofile() is not None:
+        assert time.monotonic() < limit
+        ignore()
     bound.end()
     # A tenth longer than twice the median, half a microsecond a call, and 30 ms.
     assert f"{1.1 * 26 + 2 + 30:.0f} ms" in bound.cut

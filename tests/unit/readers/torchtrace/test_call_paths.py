@@ -12,6 +12,7 @@ from profstack.guard import PACKAGE
 from profstack.readers.torchtrace.call_paths import Definitions, path_records
 from profstack.readers.torchtrace.events import EVALUATE, SLICE_RANGE
 from tests.support.events import events, instant
+from tests.support.tables import in_ns
 
 
 def by_path(rows):
@@ -69,12 +70,8 @@ def test_calls_kernels_and_backward_work_of_a_step():
     shuffled = random.Random(3).sample(EVENTS, len(EVENTS))
     rows = path_records(shuffled, [100, 9_500], modules, 4, device=True)
     paths = by_path(rows)
-    found = {
-        " > ".join(path): tuple(
-            row[key] and round(row[key] * 1e9) for key in ("total_s", "self_s", "device_s")
-        )
-        for path, row in paths.items()
-    }
+    names = "total_s self_s device_s"
+    found = {" > ".join(path): in_ns([row], names)[0] for path, row in paths.items()}
     mm = "train > forward > <built-in method mm of type>"
     net, nobodys = "backward of Net", "backward of (not attributed)"
     evaluated, inside = f"{net} > {EVALUATE}MmBackward0", 840 + 100 + 80 + 3 * 37 + 17 + 19

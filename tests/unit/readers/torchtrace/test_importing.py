@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import time
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -17,6 +18,8 @@ from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.events import clip_to_steps, kinds_of, read_host
 from profstack.readers.torchtrace.importing import FORMAT, take
 from profstack.readers.torchtrace.slice_tables import ObservedSlice, slice_tables
+from tests.support.events import saved_event as event
+from tests.support.events import saved_file as saved
 from tests.support.tables import of
 from tests.support.wrapped import installed_hooks, training
 
@@ -29,59 +32,39 @@ class Deep(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.again, self.norm = nn.Linear(6, 6), nn.Linear(6, 6), nn.LayerNorm(6)
+        self.first, self.again, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.LayerNorm(4)
 
     def forward(self, x):
         return self.norm(self.again(torch.tanh(self.again(self.first(x)))))
 
 
-def convolution():
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
-    optimizer, images = torch.optim.Adam(model.parameters()), torch.randn(2, 2, 4, 4)
+def deep_training():
+    return training(nn.Sequential(nn.Linear(4, 4), Deep()))
+
+
+def with_a_range():
+    trained = deep_training()
 
     def step():
-        optimizer.zero_grad()
-        nn.CrossEntropyLoss()(model(images), torch.zeros(2, dtype=torch.long)).backward()
         with record_function("tidy up"):
-            optimizer.step()
+            torch.ones(8).sum()
+        trained()
 
     return step
 
 
 def inference():
-    model, given = Deep().eval(), torch.randn(3, 6)
-
-    def step():
-        with torch.no_grad():
-            model(given)
-
-    return step
+    return torch.no_grad()(partial(Deep().eval(), torch.randn(3, 4)))
 
 
-def compiled():
-    model = torch.compile(Deep(), backend="aot_eager")
-    return lambda: model(torch.ones(2, 6)).sum().backward()
-
-
-# The program, what the profile records, and whether its steps have marks.
+RANGE = "user_annotation"
 SHAPES, MEMORY, STACKS = "record_shapes", "profile_memory", "with_stack"
+# The program, what the profile records, and whether its steps have marks.
 PROGRAMS = {
-    "training": (lambda: training(Deep6()), (SHAPES, MEMORY), True),
+    "training": (deep_training, (SHAPES, MEMORY), True),
     "inference": (inference, (SHAPES,), True),
-    "compile": (compiled, (SHAPES,), True),
-    "no step marks": (convolution, (SHAPES,), False),
+    "no step marks": (with_a_range, (SHAPES,), False),
 }
-
-
-class Deep6(nn.Module):
-    """Takes what `training` gives."""
-
-    def __init__(self):
-        super().__init__()
-        self.start, self.deep, self.end = nn.Linear(4, 6), Deep(), nn.Linear(6, 4)
-
-    def forward(self, x):
-        return self.end(self.deep(self.start(x)))
 
 
 def profiled(step, options, path, *, marks, steps=4, ranges=True):
@@ -127,18 +110,8 @@ def live_tables(events, options):
     return frames
 
 
-def same(found, wanted):
-    """Hold tables against each other: counts and words exactly, times within 1 us."""
-
-    def key(row):
-        return [str(value) for value in row.values() if not isinstance(value, float)]
-
-    assert len(found) == len(wanted)
-    for one, other in zip(sorted(found, key=key), sorted(wanted, key=key), strict=True):
-        assert one.keys() == other.keys()
-        assert key(one) == key(other)
-        times = {name: value for name, value in other.items() if isinstance(value, float)}
-        assert {name: one[name] for name in times} == pytest.approx(times, rel=0, abs=1e-6)
+def words(row):
+    return [str(value) for value in row.values() if not isinstance(value, float)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -149,7 +122,10 @@ def test_tables_are_those_of_the_live_layer(name, tmp_path):
     wanted = live_tables(events, options)
     taken = take([path], Request()).added
     for table in TABLES:
-        same(taken.get(table, []), wanted.get(table, []))
+        rows = (sorted(found.get(table, []), key=words) for found in (taken, wanted))
+        # Counts and words are the same, times within 1 us.
+        for one, other in zip(*rows, strict=True):
+            assert one == pytest.approx(other, rel=0, abs=1e-6)
     assert any(row["module_id"] > 0 for row in taken["module_times"])
     [slice_] = taken["slices"]
     edges, between = edges_of(events)
@@ -160,16 +136,16 @@ def test_tables_are_those_of_the_live_layer(name, tmp_path):
 
 
 def test_modules_are_those_of_the_frames_where_there_are_no_ranges(tmp_path):
-    path, step = tmp_path / "trace.json", training(Deep6())
+    path, step = tmp_path / "trace.json", deep_training()
     profiled(step, (SHAPES, STACKS), path, marks=True, ranges=False)
     taken = take([path], Request(modules={"Other": 7}))
     rows = {row["module_id"]: row for row in taken.added["modules"]}
     times = taken.added["module_times"]
     calls = {rows[row["module_id"]]["path"]: row for row in times if row["module_id"] > 0}
-    root = "Deep6.Deep_0"
-    linears = ("Deep6.Linear_0", f"{root}.Linear_1", f"{root}.Linear_2", "Deep6.Linear_3")
-    counts = {"Deep6": 4, "MSELoss": 4, root: 4, f"{root}.LayerNorm_0": 4}
-    counts |= dict(zip(linears, (4, 4, 8, 4), strict=True))
+    root = "Sequential.Deep_0"
+    linears = ("Sequential.Linear_0", f"{root}.Linear_1", f"{root}.Linear_2")
+    counts = {"Sequential": 4, "MSELoss": 4, root: 4, f"{root}.LayerNorm_0": 4}
+    counts |= dict(zip(linears, (4, 4, 8), strict=True))
     assert {name: row["calls"] for name, row in calls.items()} == counts
     assert min(rows) == 8
     # What a module made is done again backwards, and belongs to it.
@@ -180,7 +156,7 @@ def test_modules_are_those_of_the_frames_where_there_are_no_ranges(tmp_path):
 
 
 def test_cycles_become_slices_and_of_ranks_the_first_is_taken(tmp_path):
-    step, paths = convolution(), []
+    step, paths = deep_training(), []
     for cycle, rank in ((0, 3), (1, 3), (2, 5)):
         path = tmp_path / f"worker{rank}.{cycle}.pt.trace.json"
         profiled(step, (), path, marks=True, steps=2 + cycle)
@@ -205,7 +181,7 @@ def test_cycles_become_slices_and_of_ranks_the_first_is_taken(tmp_path):
 
 
 def test_without_marks_the_function_that_repeats_is_the_step(tmp_path):
-    model, given, path = Deep(), torch.randn(3, 6), tmp_path / "trace.json"
+    model, given, path = Deep(), torch.randn(3, 4), tmp_path / "trace.json"
 
     def answer_one():
         # However busy the machine, most of the trace is in it.
@@ -218,39 +194,21 @@ def test_without_marks_the_function_that_repeats_is_the_step(tmp_path):
     assert len(taken.added["steps"]) == 4
 
 
-def made_up(tmp_path, *events):
-    """A trace with these events: name, begin, end, and more."""
-    listed = [
-        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": end - ts}
-        | more
-        for name, ts, end, more in events
-    ]
-    path = tmp_path / "made.json"
-    path.write_text(json.dumps({"traceEvents": listed}), encoding="utf-8")
-    return path
-
-
 def test_a_range_that_repeats_is_the_step_if_it_has_half_of_the_time(tmp_path):
-    mark = {"cat": "user_annotation"}
     torchs = ("Optimizer.zero_grad#A", "enumerate(DataLoader)#x", "nccl:all_reduce")
     for last, found in ((80, ("mine", 2)), (81, ("whole", 1))):
-        spans = [(name, begin, begin + 40) for name in torchs for begin in (0, 40)]
-        spans += [("mine", 0, 18), ("once", 0, last), ("mine", 20, 42)]
-        spans += [("inner", 22, 24), ("inner", 25, 40)]
-        path = made_up(tmp_path, *((*span, mark) for span in spans))
-        taken = take([path], Request())
+        spans = [(name, begin, 40) for name in torchs for begin in (0, 40)]
+        spans += [("mine", 0, 18), ("once", 0, last), ("mine", 20, 22)]
+        spans += [("inner", 22, 2), ("inner", 25, 15)]
+        taken = take([saved(tmp_path, *(event(*span, cat=RANGE) for span in spans))], Request())
         assert (taken.facts["plan_1"]["rule"], taken.added["slices"][0]["steps"]) == found
         if found[1] == 2:
             assert [row["wall_s"] for row in taken.added["steps"]] == pytest.approx([18e-6, 22e-6])
 
 
 def test_the_step_in_which_a_trace_was_cut_off_is_left_out(tmp_path):
-    mark = {"cat": "user_annotation"}
-    path = made_up(
-        tmp_path,
-        *((f"ProfilerStep#{number}", 100 * number, 100 * number + 90, mark) for number in range(3)),
-        *(("aten::mm", at, at + 5, {}) for at in (10, 110, 195, 210, 280)),
-    )
+    marks = (event(f"ProfilerStep#{number}", 100 * number, 90, cat=RANGE) for number in range(3))
+    path = saved(tmp_path, *marks, *(event("aten::mm", at, 5) for at in (10, 110, 195, 210, 280)))
     text = path.read_text("utf-8")
     for cut, kept, said in ((text.index('"ts": 280'), 2, "1 step of 90.0 µs"), (-1, 2, "1 step")):
         path.write_text(text[:cut], encoding="utf-8")
@@ -264,25 +222,15 @@ def test_the_step_in_which_a_trace_was_cut_off_is_left_out(tmp_path):
 
 
 def test_kernels_gaps_and_launches_of_a_device(tmp_path):
-    mark = {"cat": "user_annotation"}
-    call, kernel = {"cat": "cuda_runtime"}, {"cat": "kernel", "pid": 0, "tid": 7}
-
-    def launch(number, external):
-        return {"External id": external, "correlation": number}
-
-    path = made_up(
-        tmp_path,
-        ("ProfilerStep#4", 0, 100, mark),
-        ("aten::mm", 10, 20, {"args": {"External id": 1}}),
-        ("cudaLaunchKernel", 12, 14, {**call, "args": launch(8, 1)}),
-        ("gemm", 15, 45, {**kernel, "args": {**launch(8, 1), "device": 0, "stream": 7}}),
-        ("aten::add", 50, 60, {"args": {"External id": 2}}),
-        ("cudaLaunchKernel", 52, 54, {**call, "args": launch(9, 2)}),
-        ("add", 65, 75, {**kernel, "args": {**launch(9, 2), "device": 0, "stream": 7}}),
-        ("alone", 66, 72, {**kernel, "args": {"device": 0, "stream": 13}}),
-        ("ProfilerStep#4", 15, 75, {"cat": "gpu_user_annotation", "pid": 0, "tid": 7}),
-    )
-    taken = take([path], Request()).added
+    made = [event("ProfilerStep#4", 0, 100, cat=RANGE), event("aten::mm", 10, 10, External_id=1)]
+    made.append(event("aten::add", 50, 10, External_id=2))
+    for name, number, launched, *span in (("gemm", 1, 12, 15, 30), ("add", 2, 52, 65, 10)):
+        given = {"External_id": number, "correlation": 7 + number}
+        made.append(event("cudaLaunchKernel", launched, 2, cat="cuda_runtime", **given))
+        made.append(event(name, *span, cat="kernel", tid=1, device=0, stream=7, **given))
+    made.append(event("alone", 66, 6, cat="kernel", tid=1, device=0, stream=13))
+    made.append(event("ProfilerStep#4", 15, 60, cat="gpu_user_annotation", tid=1))
+    taken = take([saved(tmp_path, *made)], Request()).added
     names = ("name", "operator", "device", "stream", "device_s")
     assert sorted([row[name] for name in names] for row in taken["kernels"]) == [
         ["add", "aten::add", "cuda:0", 7, pytest.approx(1e-5)],

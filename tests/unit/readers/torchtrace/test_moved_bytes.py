@@ -185,14 +185,3 @@ def test_recorded_calls(call, expected):
     types = [NAMES[text[0]] if tensor else "Scalar" for text, tensor in pairs]
     values = [None if text == "-" or of else ast.literal_eval(text) for text, of in pairs]
     assert moved_bytes(f"aten::{name}", shapes, types, values) == expected
-
-
-def test_what_no_rule_tells_has_no_figure():
-    for name, shapes, dtypes in [
-        # A list of tensors: the profiler records no types of them.
-        *(("aten::cat", [[], []], ["TensorList", "Scalar"]), ("mine::f", [[2, 3]], ["float"])),
-        # What is looked up by lists of indices has a size that no shape tells.
-        ("aten::index", [[4, 6], []], ["float", ""]),
-        ("aten::mm", [[2, 3], [3, 4]], ["quantized", "quantized"]),
-    ]:
-        assert moved_bytes(name, shapes, dtypes, [None, 0]) is None

@@ -112,11 +112,9 @@ def test_kernels_belong_to_the_operators_that_launched_them(owned):
 
 
 def test_outermost_operators_are_inside_no_other_and_take_no_batch_of_a_worker():
-    text = "module:3 0-400; aten::linear 30-130; aten::mm 40-110; aten::relu 140-150"
-    text += "; enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__ 500-600"
-    text += (
-        "; aten::set_ 510-520; enumerate(DataLoader)#_SingleProcess 700-800; aten::stack 710-720"
-    )
+    text = "module:3 0-400; aten::linear 30-130; aten::mm 40-110; aten::relu 140-150;"
+    text += "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__ 500-600;"
+    text += "aten::set_ 510-520; enumerate(DataLoader)#_SingleProcess 700-800; aten::stack 710-720"
     made = attribute(read_host(events(text), None), [0, 1000], bool)
     rows = module.operator_records(made, 6, np.zeros(len(made.events), np.int64))
     found = {row["name"]: (row["calls"], row["outermost"]) for row in rows}

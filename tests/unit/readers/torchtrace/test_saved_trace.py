@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,20 +13,21 @@ from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.events import EVALUATE, read_host
 from profstack.readers.torchtrace.saved_trace import read_trace
 from profstack.readers.torchtrace.slice_tables import ObservedSlice, slice_tables
+from tests.support.events import saved_event as event
+from tests.support.events import saved_file as saved
 from tests.support.torch_slices import observe
 
-ACCESSORS = (
-    "name activity_type start_ns duration_ns end_ns sequence_nr scope correlation_id shapes "
-)
-ACCESSORS += "dtypes concrete_inputs nbytes is_user_annotation"
+ACCESSORS = "name activity_type start_ns duration_ns end_ns sequence_nr scope correlation_id "
+ACCESSORS += "shapes dtypes concrete_inputs nbytes is_user_annotation"
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """The file of a training step with shapes and memory, and its live events.
+def told(events):
+    return [tuple(getattr(event, each)() for each in ACCESSORS.split()) for event in events]
 
-    Among the operators' inputs are lists of tensors, texts, flags and shapes.
-    """
+
+def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(tmp_path, monkeypatch):
+    # A training step with shapes and memory, among whose inputs are lists of tensors, texts, flags
+    # and shapes.
     model, images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GELU("tanh")), torch.randn(2, 2, 4, 4)
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)
 
@@ -36,25 +36,9 @@ def recorded(tmp_path_factory):
         with torch.profiler.record_function("tidy up"):
             optimizer.step()
 
-    path = tmp_path_factory.mktemp("saved") / "trace.json"
-    live = observe(step, 1, "detail", folder=path.parent).events.events()
-    return SimpleNamespace(live=live, path=path)
-
-
-def tables(events, kinds, edges, kernels=()):
-    owned = attribute(read_host(events, kinds, inputs=True), edges, lambda number: False)
-    frames, notes = slice_tables(owned, ObservedSlice(0, kernels, shapes=True, memory=True))
-    assert notes == []
-    return frames
-
-
-def told(events):
-    return [tuple(getattr(event, each)() for each in ACCESSORS.split()) for event in events]
-
-
-def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_path, monkeypatch):
-    expected, path = told(recorded.live), tmp_path / "none"
-    document = json.loads(recorded.path.read_text(encoding="utf-8"))
+    expected = told(observe(step, 1, "detail", folder=tmp_path).events.events())
+    whole, path = tmp_path / "trace.json", tmp_path / "none"
+    document = json.loads(whole.read_text(encoding="utf-8"))
     document["traceEvents"] = document["traceEvents"][:40]
     for indent in (None, 1, 2):
         path.write_text(json.dumps(document, ensure_ascii=False, indent=indent), encoding="utf-8")
@@ -63,46 +47,28 @@ def test_a_compressed_trace_and_any_size_of_what_is_read_at_once(recorded, tmp_p
         for size in (1, 2, 7, 100, 3000):
             monkeypatch.setattr(trace_file, "PIECE", size)
             assert told(read_trace(path).events) == short
-    path.write_bytes(gzip.compress(recorded.path.read_bytes()))
-    for path in (recorded.path, tmp_path / "none"):
+    path.write_bytes(gzip.compress(whole.read_bytes()))
+    for each in (whole, path):
         for size in (4099, 1 << 20):
             monkeypatch.setattr(trace_file, "PIECE", size)
-            assert told(read_trace(path).events) == expected
+            assert told(read_trace(each).events) == expected
 
 
-def event(name, ts, dur=1, *, cat="cpu_op", tid=7, **args):
-    made = {"ph": "X", "cat": cat, "name": name, "pid": 5, "tid": tid, "ts": ts, "dur": dur}
-    return {**made, "args": {key.replace("_", " "): value for key, value in args.items()}}
-
-
-@pytest.fixture
-def saved(tmp_path):
-    def save(text, *more, **header):
-        """A file with this text, or with these events after a header."""
-        path = tmp_path / "made.json"
-        if not isinstance(text, str):
-            text = json.dumps({**header, "traceEvents": [text, *more]})
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return save
-
-
-def test_times_are_exact_and_begin_at_the_base_where_there_is_one(saved):
+def test_times_are_exact_and_begin_at_the_base_where_there_is_one(tmp_path):
     # A float holds neither the second time nor the one before it.
     times = {"4429693477324.943": 4429693477324943, "9007199254740.993": 9007199254740993}
     times |= {"-12.001": -12001, "-0.001": -1, "12": 12000, "0.5": 500, "1.5e3": 1500000}
     for text, expected in (times | {"3.0004": 3000}).items():
         made = json.dumps({"baseTimeNanoseconds": 10**18, "traceEvents": [event("op", "TIME")]})
-        [read] = read_trace(saved(made.replace('"TIME"', text))).events
+        [read] = read_trace(saved(tmp_path, made.replace('"TIME"', text))).events
         assert read.start_ns() == 10**18 + expected, text
     # A base that is no time is left out.
     for base in ("5", -5, 0, 1 << 62):
-        [read] = read_trace(saved(event("op", 3), baseTimeNanoseconds=base)).events
+        [read] = read_trace(saved(tmp_path, event("op", 3), baseTimeNanoseconds=base)).events
         assert read.start_ns() == 3000
 
 
-def test_arrows_tell_which_thread_a_forward_ran_on(saved):
+def test_arrows_tell_which_thread_a_forward_ran_on(tmp_path):
     def arrow(number, tid, ts, to, at):
         ends = ({"ph": "s", "tid": tid, "ts": ts}, {"ph": "f", "tid": to, "ts": at})
         return [{"cat": "fwdbwd", "id": number, "pid": 5, **end} for end in ends]
@@ -111,7 +77,7 @@ def test_arrows_tell_which_thread_a_forward_ran_on(saved):
     told += [(EVALUATE + "XBackward0", ts, 90, on) for ts, on in ((10, 2), (20, 1), (30, 9))]
     made = [event(*n, tid=tid, Sequence_number=3, Fwd_thread_id=on) for *n, tid, on in told]
     arrows = [*arrow(1, 80, 1, 90, 10), *arrow(2, 70, 1, 90, 20)]
-    one, two, *_ = found = read_trace(saved(*made, *arrows)).events
+    one, two, *_ = found = read_trace(saved(tmp_path, *made, *arrows)).events
     # Nothing in the trace tells of the third: then it is not told.
     threads = [0, 0, two.start_thread_id(), one.start_thread_id(), -1]
     assert [each.fwd_thread_id() for each in found] == threads
@@ -121,7 +87,7 @@ GOOD = json.dumps({"traceEvents": [event("op", 1)]})
 DEEP = "[" * 200_000
 
 
-def test_what_is_no_trace_is_refused_in_one_line(saved):
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path):
     for text, what in [
         *(("", "the file is empty"), (" \n ", "the file is empty"), ("no JSON", "no Chrome trace")),
         *(('{"traceEvents": 3}', "no traceEvents"), ('{"traceEvents" [1]}', "no traceEvents")),
@@ -129,7 +95,7 @@ def test_what_is_no_trace_is_refused_in_one_line(saved):
         *((GOOD[:cut], "ends in the middle") for cut in (-5, -20)),
         *((DEEP, "ends in the middle"), ('{"a": ' + DEEP, "no traceEvents")),
     ]:
-        path = saved(text)
+        path = saved(tmp_path, text)
         with pytest.raises(RecordingError) as caught:
             read_trace(path)
         said = str(caught.value)
@@ -137,7 +103,7 @@ def test_what_is_no_trace_is_refused_in_one_line(saved):
         assert caught.value.next_step
 
 
-def test_files_that_cannot_be_read_or_are_beyond_the_limits(saved, monkeypatch, tmp_path):
+def test_files_that_cannot_be_read_or_are_beyond_the_limits(tmp_path, monkeypatch):
     def refuses(match, path, **more):
         with pytest.raises(RecordingError, match=match):
             read_trace(path, **more)
@@ -152,14 +118,12 @@ def test_files_that_cannot_be_read_or_are_beyond_the_limits(saved, monkeypatch, 
     assert 5 << 30 < trace_file.MOST_BYTES < 20 << 30
     monkeypatch.setattr(trace_file, "PIECE", 100)
     monkeypatch.setattr(trace_file, "LONGEST", 1_000)
-    assert read_trace(saved(event("o" * 500, 1))).events
-    refuses("an event is longer than", saved(event("o" * 5_000, 1)))
+    assert read_trace(saved(tmp_path, event("o" * 500, 1))).events
+    refuses("an event is longer than", saved(tmp_path, event("o" * 5_000, 1)))
 
 
-@pytest.mark.parametrize(
-    "number", [1 << 31, -(1 << 40), 1 << 63, 1 << 64, 10**30, 1.5, -1, "7", None]
-)
-def test_no_number_in_a_trace_is_too_large_or_of_a_wrong_type(saved, number):
+@pytest.mark.parametrize("number", [1 << 31, -(1 << 40), 1 << 63, 10**30, 1.5, -1, "7", None])
+def test_no_number_in_a_trace_is_too_large_or_of_a_wrong_type(tmp_path, number):
     fields = ("ts", "dur", "pid", "tid")
     given = ("device", "stream", "Bytes", "Device_Id", "External_id", "Sequence_number")
     given += ("Fwd_thread_id", "correlation")
@@ -167,18 +131,21 @@ def test_no_number_in_a_trace_is_too_large_or_of_a_wrong_type(saved, number):
     events = [event("good", 5, External_id=3)]
     events += [event(kind, 1, cat=kind) | {field: number} for kind in kinds for field in fields]
     events += [event(kind, 1, cat=kind, **{name: number}) for kind in kinds for name in given]
-    trace = read_trace(saved(*events))
+    trace = read_trace(saved(tmp_path, *events))
     assert len(trace.events) + trace.left_out.events[saved_trace.TORN] == len(events)
     assert "good" in [each.name() for each in trace.events]
     begins = [each.start_ns() for each in trace.events]
     ends = [each.end_ns() for each in trace.events]
     assert begins == sorted(begins)
     assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
-    frames = tables(trace.events, trace.kinds, [min(begins), max(ends)], trace.kernels)
-    assert frames["launches"]
+    host = read_host(trace.events, trace.kinds, inputs=True)
+    owned = attribute(host, [min(begins), max(ends)], lambda number: False)
+    observed = ObservedSlice(0, trace.kernels, shapes=True, memory=True)
+    frames, notes = slice_tables(owned, observed)
+    assert (notes, bool(frames["launches"])) == ([], True)
 
 
-def test_damage_is_left_out_and_counted_in_events_and_time(saved):
+def test_damage_is_left_out_and_counted_in_events_and_time(tmp_path):
     texts = [json.dumps(event(f"op{n}", 10 * n, n + 1, External_id=n)) for n in range(6)]
     whole = '{"traceEvents": [%s], "baseTimeNanoseconds": 7000}'
     for events, names, lost in [
@@ -192,17 +159,14 @@ def test_damage_is_left_out_and_counted_in_events_and_time(saved):
         (texts[::-1], "op0 op1 op2 op3 op4 op5", {}),
         ([texts[2].replace("op2", r"},{\"ph\":"), texts[4]], '},{"ph": op4', {}),
     ]:
-        trace = read_trace(saved(whole % ", ".join(events)))
-        seconds = trace.left_out.seconds
-        left_out = {
-            why: (count, round(seconds[why] * 1e6)) for why, count in trace.left_out.events.items()
-        }
-        assert left_out == lost, events
+        trace = read_trace(saved(tmp_path, whole % ", ".join(events)))
+        count, seconds = trace.left_out.events, trace.left_out.seconds
+        assert {why: (count[why], round(seconds[why] * 1e6)) for why in count} == lost, events
         assert (trace.truncated, trace.header) == (False, {"baseTimeNanoseconds": 7000})
         assert " ".join(each.name() for each in trace.events) == names
         gone = sum(lost.get(why, (0,))[0] for why in (saved_trace.TORN, saved_trace.NO_END))
         assert trace.count == len(trace.events) + gone
-    path = saved((whole % ", ".join(texts)).partition('"op4"')[0])
+    path = saved(tmp_path, (whole % ", ".join(texts)).partition('"op4"')[0])
     trace = read_trace(path)
     assert (trace.truncated, len(trace.events), sum(trace.left_out.events.values())) == (True, 4, 1)
     path.write_bytes(gzip.compress(path.read_bytes())[:-9])

@@ -9,8 +9,8 @@ from profstack.readers.torchtrace.scopes import find_scopes
 from profstack.readers.torchtrace.step_parts import divide
 from profstack.storage import vocabulary as words
 from tests.support.events import events, instant
-from tests.support.random_events import LOSS_MODULE
 
+LOSS_MODULE = 5
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 PARTS = {"wait": words.WAIT, "loss": words.LOSS, "clip": words.BEFORE_OPTIMIZER}
 PARTS |= {"optimizer": words.OPTIMIZER, "outside": words.OUTSIDE, "rest": words.UNATTRIBUTED}
@@ -39,7 +39,6 @@ CLOSURE = f"{FORWARD} aten::mul 220-240 sequence=3; {THIRD}"
 
 CASES = f"""
  = rest=1000
-{FORWARD} = wait=100 rest=800
 # Operators are the wait's before a module, nobody's after it.
 aten::ones 10-33; {FORWARD} aten::ones 230-261 = wait=100 outside=31 rest=769
 # A loader's own range is waiting wherever it is.
