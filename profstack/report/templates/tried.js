@@ -1,20 +1,53 @@
 // The section "What was tried" of the overview: changes that `profstack try` made in fresh processes
 // of the script, what each gained, and the edits that keep the gains.
 
-import { byId, el, formatCount, formatPercent, formatSeconds, isNumber, remark, visible } from "./dom.js";
+import {
+  byId,
+  el,
+  formatCount,
+  formatPercent,
+  formatSeconds,
+  isNumber,
+  remark,
+  visible,
+} from "./dom.js";
 import { ownColumn, recordTable } from "./table.js";
 import { drop } from "./views.js";
 
 const MEASURED = { layer: "profstack try", kind: "measured" };
 const COLUMNS = [
   ownColumn("change", "change", "text", "name of the change, with its value"),
-  ownColumn("verdict", "verdict", "text", "gains and loses: beyond its interval and beyond what the plain script differs from itself"),
+  ownColumn(
+    "verdict",
+    "verdict",
+    "text",
+    "gains and loses: beyond its interval and beyond what the plain script differs from itself",
+  ),
   ownColumn("before_s", "plain", "s", "median time of a step of the plain script", null, MEASURED),
   ownColumn("after_s", "with it", "s", "median time of a step with the change", null, MEASURED),
-  ownColumn("ratio", "of the plain", "share", "time of a step over the plain one; of an item, or of all from step to step, where the change is about that", null, MEASURED),
-  ownColumn("ci95_low", "at least", "share", "low end of its interval, shared among all changes", null, MEASURED),
+  ownColumn(
+    "ratio",
+    "of the plain",
+    "share",
+    "time of a step over the plain one; of an item, or of all from step to step, where the change is about that",
+    null,
+    MEASURED,
+  ),
+  ownColumn(
+    "ci95_low",
+    "at least",
+    "share",
+    "low end of its interval, shared among all changes",
+    null,
+    MEASURED,
+  ),
   ownColumn("ci95_high", "at most", "share", "high end of that interval", null, MEASURED),
-  ownColumn("results", "results", "text", "losses, gradients and outputs of the first steps beside those of the plain script"),
+  ownColumn(
+    "results",
+    "results",
+    "text",
+    "losses, gradients and outputs of the first steps beside those of the plain script",
+  ),
   ownColumn("reason", "why", "text", "why it breaks, is the same, or may not be recommended"),
 ];
 
