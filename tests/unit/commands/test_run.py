@@ -21,7 +21,6 @@ from profstack.report import files
 from profstack.storage.folder import PAGE_MARKER, Writer, append_event, read_run
 from tests.support.commands import fails, refused, refuses
 from tests.support.engine import table
-from tests.support.recordings import Run
 from tests.support.reports import build
 
 
@@ -265,6 +264,18 @@ def test_a_second_run_is_for_the_layers_that_stayed_empty(script, monkeypatch, c
         assert ("exit code 3 and filled torch" in said) is (code == 3)
 
 
+def recording(folder):
+    """A recording of two plans, one of 4 and one of 7 steps; a third is a script as a whole."""
+    (folder / "logs").mkdir(parents=True)
+    with closing(Writer(folder)) as writer:
+        rules = {"plan_1": "module", "plan_2": "optimizer", "plan_3": "whole"}
+        writer.facts({plan: {"rule": rule} for plan, rule in rules.items()})
+        counts = {1: 4, 2: 7, 3: 9}
+        rows = [{"plan": plan, "step": n} for plan, count in counts.items() for n in range(count)]
+        writer.write({"steps": rows})
+    return folder
+
+
 @pytest.fixture
 def nsys(tmp_path, monkeypatch):
     """Run a script a second time under a made-up nsys; gives what was told, noted and captured."""
@@ -288,19 +299,13 @@ def nsys(tmp_path, monkeypatch):
         monkeypatch.setattr(second_run, "capture", captured)
         monkeypatch.setattr(importing, "import_file", imported)
         monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
-        # Two plans, one of 4 and one of 7 steps; a third is a script as a whole.
-        first, told = Run(tmp_path / "rec", "module"), []
-        first.clean(4)
-        for rule, count in (("optimizer", 7), ("whole", 9)):
-            first.begin_plan(rule, "train")
-            first.clean(count)
-        first.writer.close()
+        folder, told = recording(tmp_path / "rec"), []
         options = run_command.parser().parse_args([])
         second = run_command.NsysRun.prepared(options, parse(["train.py", "x"]), ["nvtx"], None)
         second.announce(told.append)
-        second.execute(first.folder, 0, {"targets": vars(Targets())}, 2.25)
-        assert second_run.FirstRun.read(first.folder).steps == 7
-        return told, [row["text"] for row in table(first.folder, "notes")], given
+        second.execute(folder, 0, {"targets": vars(Targets())}, 2.25)
+        assert second_run.FirstRun.read(folder).steps == 7
+        return told, [row["text"] for row in table(folder, "notes")], given
 
     return again
 
