@@ -5,6 +5,10 @@ next: a machine that becomes slower meanwhile slows all alike. One arm is the pl
 more, and nobody tells it from a change: what it seems to gain is what nothing gains on this
 machine, and no change is said to gain less.
 
+Where the budget has no time for many rounds of all, the half that gains least ends after three
+rounds, and again after six: processes of one arm differ by some percent, and many rounds of few
+arms tell what few rounds of many do not. What ends so is told as the same.
+
 Many changes are judged, so the intervals share 5 % among all arms (Bonferroni): over a whole
 invocation a change that does nothing is told as a gain or a loss once in twenty. An arm ends early
 only where an interval of 99.95 % is clear, whatever the number of looks (Haybittle 1971, Peto
@@ -52,6 +56,8 @@ LEAST, MOST = 3, 12
 CHANCE, CLEAR = 0.05, 0.9995
 # The spread of all arms is worth so many processes of one, where there are as many.
 WORTH = 6.0
+# So many arms are never narrowed further.
+FEW = 2
 # A change within so much of the plain run, beyond doubt, is the same, and is not run again.
 SAME = 0.02
 # Steps of a process: enough for so many seconds, within these numbers.
@@ -272,6 +278,22 @@ class Trials:
             number += 1
             for arm in open_:
                 arm.closed = self._closes(arm)
+            self._narrow([arm for arm in open_ if arm.is_open], number)
+
+    def _narrow(self, open_: Sequence[Arm], rounds: int) -> None:
+        """End the half of the arms that gains least, where there is no time for all rounds."""
+        if rounds not in (LEAST, 2 * LEAST) or self._left_s() >= self._round_s(open_) * (
+            MOST - rounds
+        ):
+            return
+        order = sorted(open_, key=lambda arm: self.ratio(arm).factor or math.inf)
+        for arm in order[max(math.ceil(len(order) / 2), FEW) :]:
+            arm.closed = f"others gained more in {rounds} rounds: a longer --budget tries all on"
+
+    def _round_s(self, open_: Sequence[Arm]) -> float:
+        """Return the time of a round of some arms."""
+        usual = median(each.wall_s for each in self.plain.processes) if self.plain.processes else 0
+        return usual * (len(open_) + 2)
 
     def _over(self, open_: Sequence[Arm], rounds: int) -> str | None:
         """Return why no further round is run; None where one is."""
@@ -279,8 +301,7 @@ class Trials:
             return "each change is clear"
         if rounds >= MOST:
             return f"{MOST} processes of each are the most"
-        usual = median(each.wall_s for each in self.plain.processes) if rounds else 0.0
-        if rounds >= LEAST and usual * (len(open_) + 2) > self._left_s():
+        if rounds >= LEAST and self._round_s(open_) > self._left_s():
             return "the budget is used up"
         return "the budget is used up" if self._left_s() <= 0 else None
 

@@ -199,6 +199,14 @@ def test_last_digits_are_as_large_as_the_script_carries_them(make, carried, loss
     assert found == pytest.approx(limit, rel=1e-3)
 
 
+@cases("budget_s counts", (1e9, "8 12 12 12"), (245.0, "5 5 3 3"), (290.0, "6 6 3 3"))
+def test_a_short_budget_goes_on_with_those_that_gain_most(make, budget_s, counts):
+    # A round takes 42 s, and one of two arms and the plain ones 28 s; the first is clear after 8.
+    made = make(Script({"a": 0.95, "b": 0.95}, noise=0.03), *"abcd", budget_s=budget_s, steps=20)
+    assert " ".join(str(len(arm.processes)) for arm in made.arms) == counts
+    assert ["others gained" in (arm.closed or "") for arm in made.arms[2:]] == ["3" in counts] * 2
+
+
 def test_few_processes_tell_nothing(make):
     made = make(Script({"fast": 0.5}), "fast", budget_s=55.0, steps=20)
     reason = "only 2 of 3 processes were run in the budget: not told"
