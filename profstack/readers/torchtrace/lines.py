@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -416,6 +416,8 @@ def _operator_rows(
 ) -> Records:
     """Return rows of `line_operators`: calls by line, operator and owner, of forward work."""
     positions = np.arange(len(owned.events))
+    # The script's own ranges may be named as operators are.
+    owned = replace(owned, is_range=owned.is_range | ~_operators(owned.events))
     outermost = (operators_around(owned) == positions + 1) & owned.is_work & ~owned.in_backward
     chosen = np.flatnonzero(outermost)
     places = stretches.places_at(owned.events.start[chosen])

@@ -210,7 +210,7 @@ def program():
         out = NET(x)  # @call
         loss = Python.apply(out).pow(2).mean()  # @loss
         loss.backward()  # @backward
-    with torch.profiler.record_function("the script's own"):  # @range
+    with torch.profiler.record_function("the_script::own"):  # @range
         d = out[0]  # @index
         d = -d  # @neg
     len("no operator here")  # @none
