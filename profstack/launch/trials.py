@@ -7,7 +7,7 @@ machine, and no change is said to gain less.
 
 Where the budget has no time for many rounds of all, the half that gains least ends after three
 rounds, and again after six: processes of one arm differ by some percent, and many rounds of few
-arms tell what few rounds of many do not. What ends so is told as the same.
+arms tell what few rounds of many do not. What ends so is told as the same, and why.
 
 Many changes are judged, so the intervals share 5 % among all arms (Bonferroni): over a whole
 invocation a change that does nothing is told as a gain or a loss once in twenty. An arm ends early
@@ -282,9 +282,8 @@ class Trials:
 
     def _narrow(self, open_: Sequence[Arm], rounds: int) -> None:
         """End the half of the arms that gains least, where there is no time for all rounds."""
-        if rounds not in (LEAST, 2 * LEAST) or self._left_s() >= self._round_s(open_) * (
-            MOST - rounds
-        ):
+        wanted_s = (MOST - rounds) * self._round_s(open_)
+        if rounds not in (LEAST, 2 * LEAST) or self._left_s() >= wanted_s:
             return
         order = sorted(open_, key=lambda arm: self.ratio(arm).factor or math.inf)
         for arm in order[max(math.ceil(len(order) / 2), FEW) :]:
@@ -298,7 +297,7 @@ class Trials:
     def _over(self, open_: Sequence[Arm], rounds: int) -> str | None:
         """Return why no further round is run; None where one is."""
         if not open_:
-            return "each change is clear"
+            return "each change is clear, or was ended"
         if rounds >= MOST:
             return f"{MOST} processes of each are the most"
         if rounds >= LEAST and self._round_s(open_) > self._left_s():
