@@ -213,7 +213,13 @@ NO_CHECKPOINTING = Change(
     "no-checkpointing",
     "keep activations instead of computing them again: less time, more memory",
     "equal",
-    lambda seen: None if seen.calls.get("checkpoint") else "nothing is recomputed",
+    lambda seen: (
+        None
+        if seen.calls.get("checkpoint")
+        else "what compiled code recomputes is not seen"
+        if seen.calls.get("compile")
+        else "nothing is recomputed"
+    ),
     _no_checkpointing,
     edit=Edit("checkpoint", unwraps=_OF_CHECKPOINT),
     excludes=("gradient-checkpointing",),

@@ -220,7 +220,11 @@ def judged(found: float, kind: Kind, digits: float = LIMITS["digits"]) -> tuple[
 
 
 def nudge(torch: Any, model: Any) -> None:
-    """Change the last digit of every parameter, up or down at random; no stream is drawn from."""
+    """Change the last digit of every parameter, up or down at random; no stream is drawn from.
+
+    On the CPU a parameter gets memory of its own for it: what it lay in may be a file, which would
+    be changed, or which cannot be written to. One that processes share stays as it is.
+    """
     generators: dict[Any, Any] = {}
     kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
     with torch.no_grad():
@@ -230,4 +234,8 @@ def nudge(torch: Any, model: Any) -> None:
             if each.device not in generators:
                 generators[each.device] = torch.Generator(each.device).manual_seed(0)
             signs = torch.empty_like(each).uniform_(-1.0, 1.0, generator=generators[each.device])
-            each.data.mul_(1.0 + torch.finfo(each.dtype).eps * signs.sign_())
+            factors = 1.0 + torch.finfo(each.dtype).eps * signs.sign_()
+            if each.device.type != "cpu":
+                each.data.mul_(factors)
+            elif not each.is_shared():
+                each.data = each.data * factors

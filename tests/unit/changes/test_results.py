@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -98,6 +99,24 @@ def test_a_nudge_is_one_digit_of_each_parameter_and_draws_nothing():
             assert (apart > eps / 3).any()
         else:
             assert torch.equal(new, old)
+
+
+def test_a_nudge_leaves_files_and_shared_memory_as_they_are(tmp_path):
+    path = tmp_path / "weights"
+    np.full((4, 8), 0.3, "float32").tofile(path)
+    kept = path.read_bytes()
+    mapped = np.memmap(path, "float32", "r+", shape=(4, 8))
+    closed = torch.from_file(str(path), shared=True, size=32)
+    shared = torch.full((8,), 0.3).share_memory_()
+    net = nn.Module()
+    for name, tensor in (("mapped", torch.from_numpy(mapped)), ("closed", closed), ("all", shared)):
+        net.register_parameter(name, nn.Parameter(tensor))
+    module.nudge(torch, net)
+    mapped.flush()
+    assert path.read_bytes() == kept
+    assert (shared == torch.full((8,), 0.3)).all()
+    # What has memory of its own now is changed there.
+    assert (net.mapped != 0.3).any()
 
 
 def test_rows_in_another_order_are_another_result():
