@@ -230,9 +230,7 @@ def beside(report: Report, slug: VerdictSlug, lever: Lever | None, share: float 
     if lever.of_run:
         return " The first is about the whole run, the second about its steps."
     if share is not None and lever.share < _HALF * share:
-        return (
-            f" What should save most is named first: it is not most of these {format_share(share)}."
-        )
+        return f" The first is not most of these {format_share(share)}, but should save most."
     return ""
 
 

@@ -417,8 +417,6 @@ def verdict(
             is_whole = slug == rules.BALANCED and lever is None and not is_profiled
             start = f"{words}. Its largest part" if is_whole else f"the largest part of {step}"
             words = f"{start} is {largest}"
-            if lever is not None and not lever.of_run:
-                words += ". What should save most is named first"
         if slug in _OF_OPERATORS:
             words += _largest_line(report, sites, cut.median_s, lever)
         if is_profiled and slug in _UNDER_TRACING:
@@ -672,7 +670,11 @@ def _verdict(
         # Beside a cause neither "balanced" nor "unclear" is one, and of a trace they say nothing.
         said = f"{words[0].upper()}{words[1:]}."
     if lever is not None and not is_said:
-        said = f"{lever.finding['title']}. {said}"
+        title = lever.finding["title"]
+        if slug in rules.WITHOUT_CAUSE and not lever.of_run:
+            # Without it the first sentence would stand beside the second as no part of it.
+            title += ": mending that should save most"
+        said = f"{title}. {said}"
     if evidence and (lever is None or not is_said):
         share = next((row["share"] for row in evidence if row["test"] == slug), None)
         said += beside(report, slug, lever, share)

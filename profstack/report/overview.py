@@ -282,6 +282,8 @@ def _work(report: Report) -> Work:
     flop = float(record["forward_flop"] + (record["backward_flop"] or 0))
     if not median:
         return Work(flop, None, counter, reason="there is no clean step time")
+    if not flop:
+        return Work(flop, None, counter, reason="none of the step's operators has any")
     roofline, step = report.get("roofline"), step_point(report)
     shares = (roofline.get("mfu") or []) if roofline else []
     if step is not None and step["flop"] and step["flop_per_s"] is None:

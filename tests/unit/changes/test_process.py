@@ -55,9 +55,8 @@ def trial(folder, body, **options):
     path.write_text(HEAD.replace("{options}", repr(wanted)) + body)
     (folder / "logs").mkdir()
     done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, cwd=folder, timeout=120
+        [sys.executable, path], check=True, capture_output=True, text=True, cwd=folder, timeout=120
     )
-    assert done.returncode == 0, done.stderr
     return json.loads((folder / FILE).read_text()), done.stdout.split()
 
 

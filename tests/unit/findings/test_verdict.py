@@ -253,7 +253,7 @@ def test_the_largest_gain_is_the_first_thing_to_do_else_what_the_operators_allow
     # What is named first is what the verdict is sure of, within the noise of the run.
     for gain_ms, action, begin, sureness in (
         (None, usual, "Balanced", "hint"), (0.29, usual, "Balanced", "hint"),
-        (0.31, f"{lever} And more.", "slow. The ", "likely"),
+        (0.31, f"{lever} And more.", "slow: mending that should save most. The ", "likely"),
     ):  # fmt: skip
         report = report_of(parts=parts, operators=names, modules=modules)
         found = slow | {"gain_s": gain_ms and gain_ms * MS}
@@ -288,8 +288,10 @@ def test_half_of_what_the_scripts_own_code_takes_counts_against_known_gains(slug
     told = verdict(report, cut_of(), None, [SITE])
     words = f"Begin at train.py:3: Mend it. {gain}"
     assert told["action"] == (words if gain else "Mend it. That saves about 3.00 ms of each step.")
-    assert told["sentence"].startswith("own. " if gain else "known. ")
-    assert told["sentence"].endswith("the second about its steps.") is (bool(gain) and slug != COST)
+    of_run = bool(gain) and slug != COST
+    most = "" if of_run else ": mending that should save most"
+    assert told["sentence"].startswith(f"{'own' if gain else 'known'}{most}. ")
+    assert told["sentence"].endswith("the second about its steps.") is of_run
 
 
 @cases("seen traced_ms gain told", (0.15, 9, None, "1.50 ms, 15 %) is train.py:7."),
