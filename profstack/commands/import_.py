@@ -7,7 +7,6 @@ become one recording; traces of several ranks become one each, with one page of 
 from __future__ import annotations
 
 import datetime
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from profstack.commands.options import open_page
 from profstack.errors import UsageError
 from profstack.report.files import recording_folder
-from profstack.storage.vocabulary import IMPORTS, WITH_DATA
+from profstack.storage.vocabulary import WITH_DATA
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from profstack.readers.formats import Format, Request, Taken
     from profstack.storage.reader import Recorded
-    from profstack.storage.schema.column import Record, Records
+    from profstack.storage.schema.column import Records
 
 HELP = "Make a recording of files of other tools: traces, profiles, memory, reports of Nsight."
 
@@ -73,6 +72,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.open:
             open_page(page)
         return 0
+    from profstack.readers.imports import begin, put
     from profstack.report.files import write_report
     from profstack.report.screen import printable
 
@@ -84,8 +84,8 @@ def execute(arguments: argparse.Namespace) -> int:
     folder = into
     if folder is None:
         folder = _new_folder(arguments)
-        _write_run(folder)
-    _write(folder, taken)
+        begin(folder)
+    put(folder, taken)
     page = write_report(folder)
     for _, each in taken:
         for line in each.summary:
@@ -102,14 +102,6 @@ def _new_folder(arguments: argparse.Namespace) -> Path:
 
     name = Path(arguments.files[0]).name.split(".")[0] or "import"
     return create_folder(name, arguments.output, force=arguments.force)
-
-
-def _write_run(folder: Path, **facts: object) -> None:
-    """Write the file of a run that profstack did not make; of its facts some may be known."""
-    from profstack.storage.folder import write_run
-
-    run = {"run": {"exit_code": None, **facts}, "environment": {}}
-    write_run(folder, {"script": None, "argv": [], **run})
 
 
 # Ranks --------------------------------------------------------------------------------------------
@@ -134,6 +126,7 @@ def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Names
     from profstack.commands.merge import write_merged
     from profstack.errors import ProfstackError
     from profstack.readers.formats import Request
+    from profstack.readers.imports import begin, put
     from profstack.readers.torchtrace.importing import FORMAT, world_size
     from profstack.report.files import write_report
     from profstack.report.screen import printable
@@ -151,8 +144,8 @@ def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Names
                 _clear_ranks(Path(arguments.output))
             folder = _new_folder(arguments)
         own = create_folder("", str(folder / f"rank-{rank:05d}"), force=False)
-        _write_run(own, rank=rank, world_size=size, recorded_ranks=len(ranks))
-        _write(own, [(FORMAT, taken)])
+        begin(own, rank=rank, world_size=size, recorded_ranks=len(ranks))
+        put(own, [(FORMAT, taken)])
         write_report(own)
         for line in taken.summary:
             print(printable(f"rank {rank}: {line}"))
@@ -182,26 +175,15 @@ def _clear_ranks(folder: Path) -> None:
 # Telling formats ----------------------------------------------------------------------------------
 
 
-def _formats() -> Sequence[Format]:
-    """Return all formats; the first that recognises a file takes it."""
-    from profstack.readers import prof_file, speedscope
-    from profstack.readers.memory import mprof_file, snapshot
-    from profstack.readers.nsys import importing as nsys
-    from profstack.readers.torchtrace import importing as torchtrace
-
-    return (
-        nsys.FORMAT, prof_file.FORMAT, mprof_file.FORMAT, snapshot.FORMAT, speedscope.FORMAT,
-        torchtrace.FORMAT,
-    )  # fmt: skip
-
-
 def _by_format(given: Sequence[str]) -> dict[Format, list[Path]]:
     """Sort files by their formats, in the order of the command line.
 
     Of a folder the files that are known are taken, in the order of names. Raises UsageError for
     what is no regular file, or none of a known format.
     """
-    known = _formats()
+    from profstack.readers.imports import formats
+
+    known = formats()
     groups: dict[Format, list[Path]] = {}
     for name in given:
         path = Path(name)
@@ -323,30 +305,3 @@ def _behind(request: Request, rows: Mapping[str, Records]) -> Request:
         step=next_number("steps", "step", request.step),
         modules={**request.modules, **paths},
     )
-
-
-def _write(folder: Path, taken: Sequence[tuple[Format, Taken]]) -> None:
-    """Write all rows and facts into the recording, and which files they are from."""
-    from profstack.readers.formats import opened
-    from profstack.storage.reader import Recorded
-
-    with opened(folder) as writer:
-        recorded = Recorded(folder)
-        for _, each in taken:
-            for layer, tables in each.tables.items():
-                writer.declare(layer, tables)
-        layers = {row["name"]: row for row in recorded.table("layers")}
-        # Of a file that is imported again the later import counts.
-        files = {each["file"]: each for each in recorded.facts.get(IMPORTS, ())}
-        added: dict[str, list[Record]] = defaultdict(list)
-        for kind, each in taken:
-            layers |= {row["name"]: dict(row) for row in each.added.pop("layers", ())}
-            files |= {path.name: {"file": path.name, "format": kind.name} for path in each.files}
-            for name, rows in each.added.items():
-                added[name] += rows
-        replaced = {name: rows for _, each in taken for name, rows in each.replaced.items()}
-        writer.replace_all({**replaced, "layers": list(layers.values())})
-        writer.write(added)
-        for _, each in taken:
-            writer.facts(each.facts)
-        writer.facts({IMPORTS: list(files.values())})

@@ -15,18 +15,16 @@ from statistics import median
 from typing import Literal, cast
 
 import numpy as np
+from msgspec.structs import replace
 
 from profstack.analysis.build import cells_reason, columns_reason
 from profstack.code_owner import place_words
-from profstack.compare.inequalities import step_flop
 from profstack.compare.places import Places
 from profstack.compare.sides import Side
-from profstack.findings.reading import is_profiled, source_line
 from profstack.ranks.collectives import Call, Meetings, meetings, mismatch
+from profstack.ranks.rank import OWN_TIMES, Rank
 from profstack.ranks.straggler import (
     LEAST_LATE,
-    OWN_TIMES,
-    Rank,
     StepTimes,
     largest_difference,
     lateness,
@@ -58,25 +56,47 @@ _JOINED = frozenset(("collectives", *RankTables.__annotations__))
 _SAME_WORK = 0.01
 
 
+def ranks_of(
+    names: Sequence[str], read: Callable[[str], Report]
+) -> tuple[Literal["rank", "process"], list[Rank]]:
+    """Return the ranks whose reports are in the folders of these names, in order.
+
+    `read` reads the report in a folder; one is held at a time. Processes of a script that are not
+    each a rank of its own have the numbers of their folders.
+    """
+    found = []
+    for name in names:
+        report = read(name)
+        rank = report["run"]["rank"]
+        found.append((rank, Rank.of(-1 if rank is None else rank, name, report)))
+    given = [number for number, _ in found]
+    are_ranks = None not in given and len({*given}) == len(given)
+    ranks = [rank for _, rank in found]
+    if names[0].startswith("process-") and not are_ranks:
+        ranks = [replace(rank, number=int(rank.folder.rpartition("-")[2])) for rank in ranks]
+        return "process", sorted(ranks, key=lambda rank: rank.number)
+    ranks = [replace(rank, number=max(rank.number, 0)) for rank in ranks]
+    return "rank", sorted(ranks, key=lambda rank: rank.number)
+
+
 def merged(
-    names: Sequence[str],
+    kind: Literal["rank", "process"],
+    ranks: Sequence[Rank],
     read: Callable[[str], Report],
     recorded: Collection[int] | None = None,
-    calls: Callable[[str], Sequence[Call]] = lambda _: (),
+    called: Mapping[int, Sequence[Call]] | None = None,
 ) -> Report:
-    """Return the report of several ranks, by the names of their folders.
+    """Return the report of several ranks.
 
-    `read` reads the report in a folder; few are held at once, since of each rank the joined tables
-    need little. `recorded` are the ranks that were to record; None for all of the launch. `calls`
-    reads the collectives of the rank in a folder.
+    `read` reads the whole report of the few ranks that are shown, by the name of the folder.
+    `recorded` are the ranks that were to record; None for all of the launch. `called` are the
+    collectives by rank, of those that have any.
     """
-    kind, ranks = _numbered({name: _reduced(read(name)) for name in names})
-    called, met, found = dict[int, Sequence[Call]](), None, None
+    called, met, found = called or {}, None, None
     if kind == "rank":
-        called = {rank.number: each for rank in ranks if (each := calls(rank.folder))}
         met = meetings(called, {rank.number: _node(rank) for rank in ranks})
         found = straggler(ranks) or _last_to_come(ranks, met)
-    first = ranks[0] if kind == "rank" else max(ranks, key=_steps_s)
+    first = ranks[0] if kind == "rank" else max(ranks, key=lambda rank: rank.total_s)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), first)
     report = copy.copy(read(shown.folder))
     missing = _missing(ranks, recorded) if kind == "rank" else []
@@ -84,7 +104,7 @@ def merged(
     report["ranks"] = {
         "kind": kind,
         "count": len(ranks),
-        "world_size": shown.report["run"]["world_size"],
+        "world_size": shown.world_size,
         "missing": missing,
         "shown": shown.number,
         "straggler": found,
@@ -103,39 +123,19 @@ def merged(
             for each in _ended(ranks, missing)
         ]
         report["warnings"] = [*ends, *report["warnings"]]
-        report["verdict"] = _of_processes(ranks, shown)
+        report["verdict"] = _of_processes(ranks, shown, report["verdict"])
         return report
     report["warnings"] = [*_ended(ranks, missing), *_unequal(ranks), *report["warnings"]]
     if text := mismatch(called):
         report["warnings"].insert(0, {"slug": "collectives-differ", "text": text})
-    lost = _mismatch(ranks, read), _ended(ranks, missing)
+    lost = _mismatch(ranks), _ended(ranks, missing)
     words = "" if met is None else _meeting_words(met, report["tables"]["collectives"])
-    report["verdict"] = _verdict(ranks, shown, found, places, lost, words)
+    report["verdict"] = _verdict(ranks, shown, found, places, lost, words, report["verdict"])
     return report
 
 
-def _numbered(reports: Mapping[str, Report]) -> tuple[Literal["rank", "process"], list[Rank]]:
-    """Return reports by the names of their folders as ranks, in order.
-
-    Processes of a script that are not each a rank of its own have the numbers of their folders.
-    """
-    kind: Literal["rank", "process"] = "rank"
-    numbers = {name: report["run"]["rank"] for name, report in reports.items()}
-    are_ranks = None not in numbers.values() and len({*numbers.values()}) == len(reports)
-    if next(iter(reports)).startswith("process-") and not are_ranks:
-        kind, numbers = "process", {name: int(name.rpartition("-")[2]) for name in reports}
-    ranks = [Rank(numbers[name] or 0, name, report) for name, report in reports.items()]
-    return kind, sorted(ranks, key=lambda rank: rank.number)
-
-
-def _steps_s(rank: Rank) -> float:
-    """Return how long all steps of a process took."""
-    return sum(row["wall_s"] or 0.0 for row in rank.report["tables"]["steps"])
-
-
-def _of_processes(ranks: Sequence[Rank], shown: Rank) -> Verdict | None:
+def _of_processes(ranks: Sequence[Rank], shown: Rank, own: Verdict | None) -> Verdict | None:
     """Return the verdict on processes that are no ranks of one launch: the busiest one's own."""
-    own = shown.report["verdict"]
     if own is None or len(ranks) < 2:
         return own
     words = f"Of {len(ranks)} processes, process {shown.number} spent most time in steps. "
@@ -176,8 +176,7 @@ def _add_tables(
 
 def _node(rank: Rank) -> int | None:
     """Return the number of a rank's machine; of a trace each may be of another, below 0."""
-    node = rank.report["run"].get("node")
-    return -1 - rank.number if node is None and is_profiled(rank.report) else node
+    return -1 - rank.number if rank.node is None and rank.is_profiled else rank.node
 
 
 def _last_to_come(ranks: Sequence[Rank], met: Meetings | None) -> Straggler | None:
@@ -188,8 +187,7 @@ def _last_to_come(ranks: Sequence[Rank], met: Meetings | None) -> Straggler | No
     """
     late = None if met is None else met.late_rank
     steps = [rank.step_s for rank in ranks if rank.step_s]
-    profiled = all(is_profiled(rank.report) for rank in ranks)
-    if met is None or late is None or not steps or not profiled:
+    if met is None or late is None or not steps or not all(rank.is_profiled for rank in ranks):
         return None
     late_s = met.waits_for_s(late)
     if late_s < LEAST_LATE * median(steps):
@@ -240,26 +238,16 @@ def _meeting_words(met: Meetings, rows: Sequence[CollectiveRow]) -> str:
     )
 
 
-# Tables of a rank that the joined ones need.
-_NEEDED = frozenset({"steps", "memory_owners", "flops", "outliers"})
-
-
 def _missing(ranks: Sequence[Rank], recorded: Collection[int] | None) -> list[int]:
     """Return the ranks that were to record and have no report.
 
     Of a launch in which some were to record, and nobody says which, none is known to be missing.
     """
-    run = ranks[0].report["run"]
-    size = run["world_size"] or 0
+    first = ranks[0]
+    size = first.world_size or 0
     if recorded is None:
-        recorded = range(size) if run.get("recorded_ranks") in (None, size) else ()
+        recorded = range(size) if first.recorded_ranks in (None, size) else ()
     return sorted({rank for rank in recorded if rank < size} - {rank.number for rank in ranks})
-
-
-def _reduced(report: Report) -> Report:
-    """Return what the joined tables need of a report: a thousand of them fit into memory."""
-    tables = {name: rows if name in _NEEDED else [] for name, rows in report["tables"].items()}
-    return {**report, "tables": cast("Tables", tables), "sources": [], "findings": []}
 
 
 # What the ranks' own reports say ------------------------------------------------------------------
@@ -286,7 +274,7 @@ def _places(
         for place in places.of_step(*difference):
             if place.file is not None and place.line is not None:
                 return {rank.number: {"file": place.file, "line": place.line}}
-    if (verdict := rank.report["verdict"]) is None:
+    if (verdict := read(rank.folder)["verdict"]) is None:
         return {}
     for row in verdict["evidence"]:
         file, line = row.get("file"), row.get("line")
@@ -297,9 +285,9 @@ def _places(
 
 def _doing(rank: Rank, rare: RareLateness) -> str:
     """Return what the watch saw most in a slow step, in brackets; empty where it saw none."""
-    for row in rank.report["tables"]["outliers"]:
-        if row["doing"] and (row["index"] or 0) >= rare["first_step"]:
-            return f" ({row['doing']})"
+    for number, doing in rank.slow:
+        if number >= rare["first_step"]:
+            return f" ({doing})"
     return ""
 
 
@@ -308,18 +296,15 @@ def _rank_rows(
 ) -> Iterator[RankRow]:
     late = lateness(ranks)
     for rank in ranks:
-        report, place = rank.report, places.get(rank.number)
+        place = places.get(rank.number)
         part, part_s = largest_difference(rank, _others(rank, ranks)) or (None, None)
-        held = [row["peak_bytes"] for row in report["tables"]["memory_owners"]]
-        clean = [row["cpu_s"] for row in report["tables"]["steps"] if not row["flags"]]
-        cpu = [seconds for seconds in clean if seconds is not None]
         yield {
             "rank": rank.number,
-            "node": report["run"].get("node"),
+            "node": rank.node,
             "folder": rank.folder,
-            "status": report["status"],
-            "ended": report["status_reason"],
-            "steps": report["step"]["count"],
+            "status": rank.status,
+            "ended": rank.status_reason,
+            "steps": rank.steps,
             "step_s": rank.step_s,
             "waits_s": rank.waits_s,
             "own_s": rank.own_s,
@@ -328,10 +313,10 @@ def _rank_rows(
             "part_s": part_s,
             "file": place and place["file"],
             "line": place and place["line"],
-            "cpu_s": float(np.mean(cpu)) if cpu else None,
-            "peak_bytes": sum(each for each in held if each is not None) if any(held) else None,
-            "flop": step_flop(report),
-            "cause": report["verdict"]["slug"] if report["verdict"] else None,
+            "cpu_s": rank.cpu_s,
+            "peak_bytes": rank.peak_bytes,
+            "flop": rank.flop,
+            "cause": rank.cause,
         }
     for number in missing:
         yield {
@@ -345,9 +330,8 @@ def _rank_rows(
 
 def _part_rows(ranks: Sequence[Rank]) -> Iterator[RankPartRow]:
     for rank in ranks:
-        bar = rank.report["step_bar"]
-        for part in bar["parts"] if bar else ():
-            yield {"rank": rank.number, "part": part["name"], "time_s": part["seconds"]}
+        for part, seconds in rank.parts.items():
+            yield {"rank": rank.number, "part": part, "time_s": seconds}
 
 
 def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
@@ -374,41 +358,24 @@ def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
 
 def _ended(ranks: Sequence[Rank], missing: Sequence[int]) -> list[ReportWarning]:
     """Return warnings on ranks that did not come to their end, in the order of their ends."""
-    broken = [rank for rank in ranks if rank.report["status"] != "complete"]
+    broken = [rank for rank in ranks if rank.status != "complete"]
     # Of a rank whose own profstack was ended too, by its launcher, the end is not known: the last.
-    broken.sort(key=lambda rank: rank.report["run"]["finished_at"] or "9")
+    broken.sort(key=lambda rank: rank.finished_at or "9")
     found: list[ReportWarning] = []
     for rank in broken:
-        if reason := rank.report["status_reason"]:
-            count = rank.report["step"]["count"]
+        if reason := rank.status_reason:
             said = re.sub(r"^it (?=was |ended )", " ", reason)
             said = said if said != reason else f": {reason}"
-            text = f"rank {rank.number}{said}, after {count} steps"
+            text = f"rank {rank.number}{said}, after {rank.steps} steps"
             found.append({"slug": "rank-ended", "text": text})
     for number in missing:
         found.append({"slug": "rank-missing", "text": f"rank {number} left no report"})
     return found
 
 
-# Functions of torch.distributed in which all ranks of a group meet.
-_COLLECTIVE = re.compile(
-    r"\b(all_reduce|all_gather\w*|all_to_all\w*|broadcast\w*|reduce_scatter\w*|reduce|gather\w*"
-    r"|scatter\w*|barrier|monitored_barrier)\s*\("
-)
-
-
-def _called(rank: Rank, read: Callable[[str], Report]) -> tuple[str, str] | None:
-    """Return the collective in whose line a rank ended, and the line; None where it was in none."""
-    place = rank.report["run"].get("ended_at")
-    if place is None:
-        return None
-    found = _COLLECTIVE.search(source_line(read(rank.folder), place["file"], place["line"]))
-    return (found[1], place_words(place["file"], place["line"])) if found else None
-
-
-def _mismatch(ranks: Sequence[Rank], read: Callable[[str], Report]) -> str:
+def _mismatch(ranks: Sequence[Rank]) -> str:
     """Return that ranks ended in different collectives, which wait for each other for ever."""
-    called = {rank.number: found for rank in ranks if (found := _called(rank, read)) is not None}
+    called = {rank.number: rank.met_in for rank in ranks if rank.met_in is not None}
     if len({name for name, _ in called.values()}) < 2:
         return ""
     by_call: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -421,16 +388,14 @@ def _mismatch(ranks: Sequence[Rank], read: Callable[[str], Report]) -> str:
     return f"The ranks called different collectives and waited for each other: {'; '.join(told)}. "
 
 
-_UNEQUAL = {
-    "batch size": lambda report: report["step"]["batch_size"],
-    "operations of a step": step_flop,
-}
+_UNEQUAL = {"batch size": "batch_size", "operations of a step": "flop"}
 
 
 def _unequal(ranks: Sequence[Rank]) -> Iterator[ReportWarning]:
     """Yield warnings on work that is not the same on all ranks."""
-    for name, read in _UNEQUAL.items():
-        values = {rank.number: value for rank in ranks if (value := read(rank.report)) is not None}
+    for name, field in _UNEQUAL.items():
+        each = {rank.number: getattr(rank, field) for rank in ranks}
+        values = {number: value for number, value in each.items() if value is not None}
         if not values:
             continue
         least, most = (pick(values, key=lambda key: values[key]) for pick in (min, max))
@@ -454,12 +419,12 @@ def _verdict(
     places: Mapping[int, Place],
     lost: tuple[str, Sequence[ReportWarning]],
     meeting_words: str,
+    own: Verdict | None,
 ) -> Verdict | None:
-    """Return the verdict on all ranks: the straggler's own, with whom it makes wait before it.
+    """Return the verdict on all ranks: the shown one's own, with whom it makes wait before it.
 
     `meeting_words` is the sentence on collectives, for where no rank makes the others wait.
     """
-    own = shown.report["verdict"]
     if own is None:
         return None
     first, ended = lost
@@ -496,7 +461,7 @@ def _late_words(ranks: Sequence[Rank], shown: Rank, found: Straggler) -> str:
     whom = "the other rank wait" if others == 1 else f"the other {others} ranks wait"
     who = f"Rank {found['rank']}"
     if found["whole_node"]:
-        who = f"Node {shown.report['run'].get('node')} (such as rank {found['rank']})"
+        who = f"Node {shown.node} (such as rank {found['rank']})"
     if (rare := found["rare"]) is not None:
         every = f", every {rare['every']}th" if rare["every"] else ""
         return (

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from profstack.findings import rules
+from profstack.ranks.rank import OWN_TIMES, Rank
 from profstack.stats.summary import FloatArray
 from profstack.storage.schema.rank_rows import Straggler
-from profstack.storage.schema.report import Report
 
 # A rank is late from this share of the step on. Equal ranks on two shared cores differ by less.
 LEAST_LATE = 0.15
@@ -46,45 +43,6 @@ _MANY = 16
 _BEYOND_NOISE, _BY_CHANCE = 4.0, 0.05
 # Fewer steps on either side of a change say nothing of it.
 _FEWEST = 8
-# Figures of single steps that are a rank's own: collectives make the whole step equally long.
-OWN_TIMES = ("wait_s", "cpu_s")
-# Parts of the step's bar that are no work of the rank's own.
-_NO_WORK = frozenset({"idle", "not attributed"})
-
-
-@dataclass(frozen=True)
-class Rank:
-    """One rank: its number, its folder's name, and its report."""
-
-    number: int
-    folder: str
-    report: Report
-
-    @property
-    def step_s(self) -> float | None:
-        """Median of its clean steps, seconds."""
-        return self.report["benchmark"]["median_s"] or None
-
-    @cached_property
-    def waits_s(self) -> float | None:
-        """Time of a clean step in which it waits in collectives; None where that is not known."""
-        verdict, step_s = self.report["verdict"], self.step_s
-        for row in verdict["evidence"] if verdict else ():
-            if row["test"] == rules.COMMUNICATION and row["share"] is not None and step_s:
-                return row["share"] * step_s
-        return None
-
-    @property
-    def own_s(self) -> float | None:
-        """Its step without that wait."""
-        return None if self.waits_s is None else max((self.step_s or 0.0) - self.waits_s, 0.0)
-
-    @cached_property
-    def parts(self) -> dict[str, float]:
-        """Seconds of its own work in a clean step by part."""
-        bar = self.report["step_bar"]
-        rows = bar["parts"] if bar else []
-        return {row["name"]: row["seconds"] for row in rows if row["name"] not in _NO_WORK}
 
 
 def lateness(ranks: Sequence[Rank]) -> dict[int, float]:
@@ -100,8 +58,8 @@ def lateness(ranks: Sequence[Rank]) -> dict[int, float]:
 def largest_difference(rank: Rank, others: Sequence[Rank]) -> tuple[str, float] | None:
     """Return the part of a rank's step that exceeds the others' median most, and by how much."""
     found = [
-        (seconds - median(each.parts.get(name, 0.0) for each in others), name)
-        for name, seconds in rank.parts.items()
+        (seconds - median(each.work.get(name, 0.0) for each in others), name)
+        for name, seconds in rank.work.items()
         if others
     ]
     most, name = max(found, default=(0.0, ""))
@@ -151,8 +109,8 @@ def _is_late(rank: Rank, late_s: float, ranks: Sequence[Rank], steps: StepTimes)
 
 def _whole_node(rank: Rank, late: Mapping[int, float], ranks: Sequence[Rank]) -> bool:
     """Return whether all ranks of its machine, of several machines, are late like it."""
-    node = rank.report["run"].get("node")
-    nodes = {each.number: each.report["run"].get("node") for each in ranks}
+    node = rank.node
+    nodes = {each.number: each.node for each in ranks}
     if node is None or len({*nodes.values()}) < 2:
         return False
     same = [late[each] for each in late if nodes[each] == node]
@@ -236,16 +194,14 @@ class StepTimes:
     """
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
-        rows = {rank.number: _step_rows(rank.report) for rank in ranks}
-        common = set.intersection(*map(set, rows.values())) if rows else set()
+        common = set.intersection(*(set(rank.warm) for rank in ranks)) if ranks else set()
         self.numbers = np.array(sorted(common), dtype=np.int64)
         self._values: dict[str, dict[int, FloatArray]] = {
             name: {
-                number: np.array(
-                    [np.nan if steps[at][name] is None else steps[at][name] for at in self.numbers],
-                    dtype=np.float64,
+                rank.number: np.array(
+                    [getattr(rank.warm[at], name) for at in self.numbers.tolist()], np.float64
                 )
-                for number, steps in rows.items()
+                for rank in ranks
             }
             for name in ("wall_s", *OWN_TIMES)
         }
@@ -292,17 +248,3 @@ class StepTimes:
                 if late[at] and before <= 1.0 - _NEARLY_ALL and after >= _NEARLY_ALL:
                     return int(self.numbers[at])
         return None
-
-
-def _step_rows(report: Report) -> dict[int, Mapping[str, float | None]]:
-    """Return the warm steps of the reported phase by their number, if their waits are known."""
-    warm = {row["index"] for row in report["slices"] if row["kind"] not in ("startup", "warmup")}
-    return {
-        row["index"]: {"wait_s": row["wait_s"], "cpu_s": row["cpu_s"], "wall_s": row["wall_s"]}
-        for row in report["tables"]["steps"]
-        if row["slice"] in warm
-        and row["index"] is not None
-        and row["wait_s"] is not None
-        and not row["flags"]
-        and row["phase"] == report["step"]["phase"]
-    }

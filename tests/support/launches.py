@@ -1,8 +1,10 @@
 """Made-up launches of several ranks: own times with noise, and the waits that follow from them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
-from profstack.ranks.straggler import Rank
+from profstack.ranks.rank import Rank
 from tests.support.reports import build
 from tests.support.tables import rows_of
 
@@ -28,11 +30,23 @@ def launch(count=2, *, late=None, kind="wait", noise=0.05, seed=3, traced=None, 
     if traced is not None:
         means = {rank: 0.008 + traced.get(rank, 0.0) for rank in own}
     step_s = float(np.median([max(own[rank][step] for rank in own) for step in CLEAN])) + 0.001
-    return [
-        Rank(rank, f"rank-{rank:05d}", _report(rank, own[rank], late[rank], kind, step_s,
-             max(means.values()) - means[rank] + 0.001, count, (nodes or {}).get(rank)))
+    reports = [
+        _report(rank, own[rank], late[rank], kind, step_s,
+            max(means.values()) - means[rank] + 0.001, count, (nodes or {}).get(rank))
         for rank in range(count)
     ]  # fmt: skip
+    return [
+        _Launched(number=rank, folder=f"rank-{rank:05d}", report=report)
+        for rank, report in enumerate(reports)
+    ]
+
+
+class _Launched(SimpleNamespace):
+    """A rank with its report, which a test may change."""
+
+    @property
+    def rank(self):
+        return Rank.of(self.number, self.folder, self.report)
 
 
 def _report(rank, own, late, kind, step_s, waits_s, count, node):

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from profstack.ranks.collectives import Call
-from profstack.ranks.merged import MOST_BINS, merged
+from profstack.ranks.merged import MOST_BINS, merged, ranks_of
 from profstack.ranks.straggler import LEAST_LATE
 from tests.support.launches import CLEAN, launch
 from tests.support.tables import cases, missing, near, of, rows_of
@@ -13,10 +13,17 @@ from tests.support.tables import cases, missing, near, of, rows_of
 MIB = 1 << 20
 
 
+def of_reports(kept, recorded=None, calls=lambda _: ()):
+    """The report of all by the reports in their folders."""
+    kind, ranks = ranks_of([*kept], kept.__getitem__)
+    called = {rank.number: found for rank in ranks if (found := calls(rank.folder))}
+    return merged(kind, ranks, kept.__getitem__, recorded, called)
+
+
 def joined(ranks, recorded=None, calls=lambda _: ()):
     """The report of all; a report that was read is changed by nobody."""
     kept = {rank.folder: copy.deepcopy(rank.report) for rank in ranks}
-    report = merged([*kept], kept.__getitem__, recorded, calls)
+    report = of_reports(kept, recorded, calls)
     assert kept == {rank.folder: rank.report for rank in ranks}
     return report
 
@@ -55,7 +62,7 @@ def test_parts_of_a_rank_add_up_and_its_steps_are_in_few_columns():
     tables = joined(ranks)["tables"]
     for rank in ranks:
         parts = [row["time_s"] for row in tables["rank_parts"] if row["rank"] == rank.number]
-        assert sum(parts) == pytest.approx(rank.step_s)
+        assert sum(parts) == pytest.approx(rank.rank.step_s)
     rows = [row for row in tables["rank_steps"] if row["rank"] == 1]
     assert [(row["first_step"], row["last_step"]) for row in rows] == [(at, at) for at in CLEAN]
     assert [row["first_step"] for row in rows if row["late_s"]] == [CLEAN[9]]
@@ -134,7 +141,7 @@ def test_collectives_of_all_ranks_are_said_and_stand_beside_the_shown_ranks_own(
 
 def test_where_no_step_is_clean_the_rank_that_comes_last_is_the_one_that_is_waited_for():
     ranks = launch(3, noise=0.0, traced={})
-    step_s = ranks[0].step_s
+    step_s = ranks[0].rank.step_s
 
     def found(late, *, steps=12, mode="profiled"):
         for rank in ranks:
@@ -224,13 +231,13 @@ def test_processes_without_ranks_are_numbered_and_the_busiest_is_shown():
     ranks = launch(2, late={1: lambda step: 0.011}, noise=0.0)
     kept = {f"process-{9 + rank.number}": copy.deepcopy(rank.report) for rank in ranks}
     # With their ranks they are those of a launch.
-    report = merged([*kept], kept.__getitem__)
+    report = of_reports(kept)
     assert of(report["ranks"], "kind shown") == ["rank", 1]
     assert report["ranks"]["straggler"]["rank"] == 1
     for each in kept.values():
         each["run"]["rank"] = None
     kept["process-10"]["tables"]["steps"][3]["wall_s"] += 1.0
-    report = merged([*kept], kept.__getitem__)
+    report = of_reports(kept)
     assert of(report["ranks"], "kind count shown straggler") == ["process", 2, 10, None]
     assert [of(row, "rank folder") for row in report["tables"]["ranks"]] == [
         [9, "process-9"],

@@ -4,8 +4,19 @@ import numpy as np
 import pytest
 
 from profstack.ranks import straggler as rules
-from profstack.ranks.straggler import StepTimes, largest_difference, lateness, straggler
 from tests.support.launches import CLEAN, launch
+
+
+def straggler(launched):
+    return rules.straggler([each.rank for each in launched])
+
+
+def lateness(launched):
+    return rules.lateness([each.rank for each in launched])
+
+
+def steps_of(launched):
+    return rules.StepTimes([each.rank for each in launched])
 
 
 @pytest.mark.parametrize("kind", ["wait", "cpu", "sleep"])
@@ -15,7 +26,8 @@ def test_the_rank_that_is_late_in_every_step_is_named_with_its_time(count, kind)
     found = straggler(ranks)
     assert (found["rank"], found["since_step"], found["rare"]) == (1, None, None)
     assert found["late_s"] == pytest.approx(0.011, rel=0.1)
-    part, more = largest_difference(ranks[1], [ranks[0], *ranks[2:]])
+    others = [each.rank for each in (ranks[0], *ranks[2:])]
+    part, more = rules.largest_difference(ranks[1].rank, others)
     assert part == {"wait": "data wait", "cpu": "forward", "sleep": "Python"}[kind]
     assert more == pytest.approx(0.011)
 
@@ -29,10 +41,10 @@ def test_a_rank_is_late_by_its_own_time_less_the_median_of_the_others():
 def test_in_a_step_a_rank_is_late_by_its_wait_less_the_median_of_the_others():
     late = {0: lambda step: 0.002, 3: lambda step: 0.010}
     ranks = launch(4, late=late, noise=0.0)
-    assert set(StepTimes(ranks).late_s(0, "wait_s").round(9)) == {0.002}
+    assert set(steps_of(ranks).late_s(0, "wait_s").round(9)) == {0.002}
     # Among many ranks it is the median of all.
     many = launch(rules._MANY + 1, late=late, noise=0.0)
-    assert set(StepTimes(many).late_s(3, "wait_s").round(9)) == {0.010}
+    assert set(steps_of(many).late_s(3, "wait_s").round(9)) == {0.010}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -155,7 +167,7 @@ def test_a_machine_all_of_whose_ranks_are_late_is_told_from_a_rank():
 def test_ranks_without_a_known_wait_or_common_steps_have_no_straggler():
     ranks = launch(late={1: lambda step: 0.011})
     ranks[0].report["verdict"]["evidence"][0]["share"] = None
-    assert ranks[0].own_s is None
+    assert ranks[0].rank.own_s is None
     # The clean steps alone say it.
     found = straggler(ranks)
     assert (found["rank"], found["rare"], found["late_s"]) == (1, None, pytest.approx(0.011, 0.1))
@@ -165,4 +177,4 @@ def test_ranks_without_a_known_wait_or_common_steps_have_no_straggler():
     ranks = launch(late={1: lambda step: 0.05 * (step % 10 == 4)}, traced={})
     for row in ranks[0].report["tables"]["steps"][::2]:
         row["flags"] = "evaluation"
-    assert StepTimes(ranks).numbers.tolist() == [step for step in CLEAN if step % 2]
+    assert steps_of(ranks).numbers.tolist() == [step for step in CLEAN if step % 2]
