@@ -307,7 +307,7 @@ def _tables(
         "flops": flops.flop_rows(recorded, counters, torch),
         "artifacts": schema.table_rows("artifacts", recorded.table("artifacts")),
     }
-    alone: schema.RankTables = {"ranks": [], "rank_parts": [], "rank_steps": []}
+    alone: schema.RankTables = {"ranks": [], "rank_parts": [], "rank_steps": [], "rank_work": []}
     return {**tables, **nsys.nsys_tables(recorded, module_rows, torch), **alone}, sources
 
 

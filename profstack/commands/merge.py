@@ -64,15 +64,18 @@ def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Repo
     where no rank has a recording.
     """
     from profstack.guard import CollectorOff
-    from profstack.ranks.merged import merged, ranks_of
+    from profstack.ranks.merged import merged, numbered
 
     with CollectorOff():
         names = [each.name for each in rank_folders(folder)]
         if not names:
             raise RecordingError("no rank has a recording", where=str(folder), next_step=_NEXT_STEP)
-        kind, ranks = ranks_of(names, lambda name: files.load(folder / name))
-        called = {rank.number: found for rank in ranks if (found := _calls(folder / rank.folder))}
-        report = merged(kind, ranks, lambda name: files.load(folder / name), recorded, called)
+
+        def read(name: str) -> Report:
+            return files.load(folder / name)
+
+        kind, summary = numbered(names, read, lambda name: _calls(folder / name))
+        report = merged(kind, summary, read, recorded)
     _add_end(report, read_run(folder).get("run", {}))
     return report
 

@@ -15,7 +15,6 @@ from statistics import median
 from typing import Literal, cast
 
 import numpy as np
-from msgspec.structs import replace
 
 from profstack.analysis.build import cells_reason, columns_reason
 from profstack.code_owner import place_words
@@ -30,11 +29,13 @@ from profstack.ranks.straggler import (
     lateness,
     straggler,
 )
+from profstack.ranks.summary import Spread, Summary, together
 from profstack.storage.schema.rank_rows import (
     RankPartRow,
     RankRow,
     RankStepRow,
     RareLateness,
+    StepSpread,
     Straggler,
 )
 from profstack.storage.schema.report import (
@@ -49,6 +50,7 @@ from profstack.storage.schema.report import (
 from profstack.storage.schema.rows import ALONE, CollectiveRow
 from profstack.units import format_bytes, format_count, format_seconds, format_share
 
+RankKind = Literal["rank", "process"]
 # Columns of the picture of steps by rank.
 MOST_BINS = 120
 _JOINED = frozenset(("collectives", *RankTables.__annotations__))
@@ -56,43 +58,44 @@ _JOINED = frozenset(("collectives", *RankTables.__annotations__))
 _SAME_WORK = 0.01
 
 
-def ranks_of(
-    names: Sequence[str], read: Callable[[str], Report]
-) -> tuple[Literal["rank", "process"], list[Rank]]:
-    """Return the ranks whose reports are in the folders of these names, in order.
+def numbered(
+    names: Sequence[str],
+    read: Callable[[str], Report],
+    calls: Callable[[str], Sequence[Call]] = lambda _: (),
+) -> tuple[RankKind, Summary]:
+    """Return the summary of the ranks whose reports are in the folders of these names.
 
-    `read` reads the report in a folder; one is held at a time. Processes of a script that are not
-    each a rank of its own have the numbers of their folders.
+    `read` reads the report in a folder, one at a time, and `calls` its collectives. Processes of a
+    script that are not each a rank of its own have the numbers of their folders.
     """
-    found = []
-    for name in names:
+    kind: RankKind = "rank"
+    given: dict[str, int | None] = {}
+    if names[0].startswith("process-"):
+        given = {name: read(name)["run"]["rank"] for name in names}
+        if None in given.values() or len({*given.values()}) < len(given):
+            kind, given = "process", {name: int(name.rpartition("-")[2]) for name in names}
+
+    def one(name: str) -> Summary:
         report = read(name)
-        rank = report["run"]["rank"]
-        found.append((rank, Rank.of(-1 if rank is None else rank, name, report)))
-    given = [number for number, _ in found]
-    are_ranks = None not in given and len({*given}) == len(given)
-    ranks = [rank for _, rank in found]
-    if names[0].startswith("process-") and not are_ranks:
-        ranks = [replace(rank, number=int(rank.folder.rpartition("-")[2])) for rank in ranks]
-        return "process", sorted(ranks, key=lambda rank: rank.number)
-    ranks = [replace(rank, number=max(rank.number, 0)) for rank in ranks]
-    return "rank", sorted(ranks, key=lambda rank: rank.number)
+        number = given.get(name, report["run"]["rank"]) or 0
+        return Summary.of(Rank.of(number, name, report), report, calls(name))
+
+    return kind, together(map(one, names))
 
 
 def merged(
-    kind: Literal["rank", "process"],
-    ranks: Sequence[Rank],
+    kind: RankKind,
+    summary: Summary,
     read: Callable[[str], Report],
     recorded: Collection[int] | None = None,
-    called: Mapping[int, Sequence[Call]] | None = None,
 ) -> Report:
     """Return the report of several ranks.
 
     `read` reads the whole report of the few ranks that are shown, by the name of the folder.
-    `recorded` are the ranks that were to record; None for all of the launch. `called` are the
-    collectives by rank, of those that have any.
+    `recorded` are the ranks that were to record; None for all of the launch.
     """
-    called, met, found = called or {}, None, None
+    ranks = sorted(summary.ranks.values(), key=lambda rank: rank.number)
+    called, met, found = summary.calls, None, None
     if kind == "rank":
         met = meetings(called, {rank.number: _node(rank) for rank in ranks})
         found = straggler(ranks) or _last_to_come(ranks, met)
@@ -110,6 +113,7 @@ def merged(
         "straggler": found,
         "spread_s": max(own) - min(own) if len(own) > 1 and kind == "rank" else None,
         "collectives": None if met is None else met.facts(met.met),
+        "steps": _spread_of_steps(summary.steps),
     }
     places = _places(ranks, found, read) if kind == "rank" else {}
     rows = list(_rank_rows(ranks, places, missing))
@@ -117,6 +121,8 @@ def merged(
         # Programs of their own are not compared.
         rows = [{**row, "late_s": None, "part": None, "part_s": None} for row in rows]
     _add_tables(report, ranks, shown, met, rows)
+    if kind == "rank":
+        report["tables"]["rank_work"] = list(summary.rows())
     if kind == "process":
         ends: list[ReportWarning] = [
             {"slug": each["slug"], "text": each["text"].replace("rank ", "process ", 1)}
@@ -152,6 +158,7 @@ def _add_tables(
     """Put the tables that join the ranks into the report, with the reasons of their columns."""
     tables = copy.copy(report["tables"])
     tables["ranks"] = rows
+    tables["rank_work"] = []
     tables["rank_parts"] = list(_part_rows(ranks))
     tables["rank_steps"] = list(_step_rows(ranks))
     tables["collectives"] = _with_meetings(tables["collectives"], met)
@@ -172,6 +179,22 @@ def _add_tables(
              if key.startswith("collectives.") and lacking[key] == ALONE}  # fmt: skip
     report["columns_reason"] = {**of_one, **lacking, **alone}
     report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
+
+
+def _spread_of_steps(steps: Spread) -> StepSpread | None:
+    """Return how long the steps of all ranks are; None where no step is clean."""
+    if steps.most is None:
+        return None
+    most, rank = steps.most
+    p50_s, p90_s, p99_s = (steps.quantile_s(share) for share in (0.5, 0.9, 0.99))
+    return {
+        "count": steps.count,
+        "p50_s": p50_s,
+        "p90_s": p90_s,
+        "p99_s": p99_s,
+        "most_s": most * 1e-9,
+        "most_rank": rank,
+    }
 
 
 def _node(rank: Rank) -> int | None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from profstack.storage.schema.column import Clean, Counted, Fact, Figure, Text, Whole, cell, empty
+from profstack.storage.schema.column import (
+    Calibrated,
+    Clean,
+    Counted,
+    Fact,
+    Figure,
+    Text,
+    Whole,
+    cell,
+    empty,
+)
 
 _NO_WAIT = cell("the rank's torch layer did not see how long it waits for others")
 
@@ -99,6 +109,19 @@ class RankStepRow(TypedDict):
     ]
 
 
+class RankWorkRow(TypedDict):
+    """What ranks do in a step, by name: how its time differs among them."""
+
+    kind: Annotated[str, "module, with what is inside it; or operator, without"]
+    name: Annotated[str, "module path, or operator"]
+    ranks: Annotated[Fact, "ranks that have it"]
+    mean_s: Annotated[Calibrated, "mean of these ranks"]
+    middle_s: Annotated[Calibrated, "median | of these ranks, to within 1 %"]
+    most_s: Annotated[Calibrated, "most | the time of the rank that has the longest"]
+    most_rank: Annotated[Fact, "by rank | that rank"]
+    more_s: Annotated[Calibrated, "more | the longest less the median"]
+
+
 class RareLateness(TypedDict):
     """Steps in which one rank was late, where it is not late in all of them."""
 
@@ -132,6 +155,17 @@ class Meetings(TypedDict):
     clock_error_s: Annotated[float, "how far clocks of machines may still be apart, seconds"]
 
 
+class StepSpread(TypedDict):
+    """How long the warm steps of all ranks are; quantiles are right to within 1 %."""
+
+    count: Annotated[int, "steps of all ranks"]
+    p50_s: Annotated[Figure, "median, seconds"]
+    p90_s: Annotated[Figure, "nine of ten are shorter, seconds"]
+    p99_s: Annotated[Figure, "99 of 100 are shorter, seconds"]
+    most_s: Annotated[float, "the longest, seconds"]
+    most_rank: Annotated[int, "the rank that made it"]
+
+
 class RanksFacts(TypedDict):
     """What a report of several ranks is made of."""
 
@@ -148,3 +182,4 @@ class RanksFacts(TypedDict):
     collectives: Annotated[
         Meetings | None, "collectives that were matched; null: no step of all ranks has any"
     ]
+    steps: Annotated[StepSpread | None, "warm steps of all ranks; null where none has any"]

@@ -1040,6 +1040,7 @@ class RankTables(TypedDict):
     ranks: Annotated[list[rank_rows.RankRow], layer("profstack")]
     rank_parts: Annotated[list[rank_rows.RankPartRow], layer("profstack")]
     rank_steps: Annotated[list[rank_rows.RankStepRow], layer("step clock")]
+    rank_work: Annotated[list[rank_rows.RankWorkRow], layer("torch")]
 
 
 class Tables(JoinedTables, NsysTables, RankTables):

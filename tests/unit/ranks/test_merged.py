@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from profstack.ranks.collectives import Call
-from profstack.ranks.merged import MOST_BINS, merged, ranks_of
+from profstack.ranks.merged import MOST_BINS, merged, numbered
 from profstack.ranks.straggler import LEAST_LATE
 from tests.support.launches import CLEAN, launch
 from tests.support.tables import cases, missing, near, of, rows_of
@@ -15,9 +15,8 @@ MIB = 1 << 20
 
 def of_reports(kept, recorded=None, calls=lambda _: ()):
     """The report of all by the reports in their folders."""
-    kind, ranks = ranks_of([*kept], kept.__getitem__)
-    called = {rank.number: found for rank in ranks if (found := calls(rank.folder))}
-    return merged(kind, ranks, kept.__getitem__, recorded, called)
+    kind, summary = numbered([*kept], kept.__getitem__, calls)
+    return merged(kind, summary, kept.__getitem__, recorded)
 
 
 def joined(ranks, recorded=None, calls=lambda _: ()):
