@@ -125,14 +125,15 @@ def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Names
 
     from profstack.commands.merge import write_merged
     from profstack.errors import ProfstackError
-    from profstack.readers.formats import Request
+    from profstack.readers.formats import Request, beginning
     from profstack.readers.imports import begin, put
-    from profstack.readers.torchtrace.importing import FORMAT, world_size
+    from profstack.readers.torchtrace.importing import FORMAT, node_numbers, world_size
     from profstack.report.files import write_report
     from profstack.report.screen import printable
     from profstack.storage.folder import create_folder
 
     folder, failed, size = None, dict[int, ProfstackError](), world_size(ranks)
+    nodes = node_numbers({rank: beginning(files[0]) for rank, files in ranks.items()})
     for rank, files in sorted(ranks.items()):
         try:
             taken = FORMAT.take(files, Request(numbered=True))
@@ -144,7 +145,8 @@ def _import_ranks(ranks: Mapping[int, Sequence[Path]], arguments: argparse.Names
                 _clear_ranks(Path(arguments.output))
             folder = _new_folder(arguments)
         own = create_folder("", str(folder / f"rank-{rank:05d}"), force=False)
-        begin(own, rank=rank, world_size=size, recorded_ranks=len(ranks))
+        node = nodes.get(rank)
+        begin(own, rank=rank, world_size=size, recorded_ranks=len(ranks), node=node)
         put(own, [(FORMAT, taken)])
         write_report(own)
         for line in taken.summary:

@@ -89,7 +89,11 @@ class Format:
 def beginning(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed; raises OSError where it cannot be read."""
     with path.open("rb") as file:
-        start = file.read(BEGINNING)
+        return unpacked(file.read(BEGINNING))
+
+
+def unpacked(start: bytes) -> bytes:
+    """Return the first bytes of a file, decompressed where they are of gzip."""
     if start[:2] == GZIP:
         try:
             return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, BEGINNING)

@@ -32,20 +32,23 @@ MAY_IMPORT = {
     "lock": f"{LEAVES} storage stats",
     "report": f"{_JUDGE} compare",
     "recording": f"{_JUDGE} report",
+    "scale": f"{_READ} readers analysis findings ranks report",
     "launch": f"{_READ} readers capture changes analysis report recording",
     "bench": f"{_READ} readers capture changes recording launch",
     "session": f"{_READ} readers capture report recording launch bench",
     # The public names.
     "profstack": f"{LEAVES} capture recording launch session",
-    "commands": f"profstack {_JUDGE} compare ranks lock readers capture changes report recording "
-    "launch bench session",
+    "commands": f"profstack {_JUDGE} compare ranks scale lock readers capture changes report "
+    "recording launch bench session",
     "__main__": "commands",
     # The fixtures of pytest.
     "pytest_plugin": "pytest_steps",
     "pytest_steps": f"{LEAVES} storage compare lock report launch bench",
 }
 # They run where torch may be missing, or before the script's process imports it.
-_PLACES = "storage analysis findings compare ranks lock report recording commands readers.nsys"
+_PLACES = (
+    "storage analysis findings compare ranks scale lock report recording commands readers.nsys"
+)
 _PLACES += " launch.process launch.target launch.progress launch.second_run"
 WITHOUT_TORCH = [f"profstack.{place}" for place in _PLACES.split()]
 MAY_PRINT = ("profstack.commands", "profstack.launch.progress")

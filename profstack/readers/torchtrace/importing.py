@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +48,9 @@ _BY_MARK, _BY_OPTIMIZER, _WHOLE = "ProfilerStep", "Optimizer.step", "whole"
 _NO_STEP = re.compile(
     r"Optimizer\.|enumerate\(Data|autograd::|Torch-Compiled|TorchDynamo|## |nccl:"
 )
+# Marks of steps that lie side by side overlap by this much where times are whole microseconds.
+_ROUNDED_NS = 1_000
+_BEFORE_ALL = -(1 << 62)
 # A range that repeats counts as the step if all of it has this share of the trace's time.
 _LEAST_SHARE = 0.5
 
@@ -117,9 +120,10 @@ def find_steps(trace: SavedTrace) -> Steps:
 
 
 def _steps(rule: str, events: SavedEvents, places: Ints, numbers: Sequence[int]) -> Steps:
-    """Return steps from events that do not overlap, in order."""
+    """Return steps from events that do not overlap but for rounding, in order."""
     start = events.columns["start"][places]
     end = start + events.columns["duration"][places]
+    start = np.maximum(start, np.concatenate(([_BEFORE_ALL], end[:-1])))
     return Steps(rule, start, end, np.array(numbers, np.int64))
 
 
@@ -139,13 +143,13 @@ def _on_one_thread(events: SavedEvents, places: Ints) -> Ints:
 
 
 def _outermost(events: SavedEvents, places: Ints) -> Ints:
-    """Return those of the events that begin after all before them have ended."""
+    """Return those of the events that begin after all before them have ended, but for rounding."""
     start = events.columns["start"][places]
     end = start + events.columns["duration"][places]
     if not len(places):
         return places
-    before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]))
-    return places[start >= before]
+    before = np.concatenate(([_BEFORE_ALL], np.maximum.accumulate(end)[:-1]))
+    return places[start >= before - _ROUNDED_NS]
 
 
 def _repeating(events: SavedEvents, candidates: Ints, span: int) -> Ints | None:
@@ -514,32 +518,56 @@ def _in_words(trace: SavedTrace, steps: Steps) -> str:
 # Ranks --------------------------------------------------------------------------------------------
 
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*"?(\d{1,7})\b')
+_HOST = re.compile(rb'"host_name"\s*:\s*"([^"\\]{1,255})"')
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*"?(\d{1,7})\b')
 _RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[-_.]?(\d{1,7})(?!\d)")
 _RANK_FOLDER = re.compile(r"rank[-_.]?(\d{1,7})")
 
 
 def by_rank(files: Sequence[Path]) -> dict[int, list[Path]]:
-    """Sort traces by rank: by what they say themselves, else by the names of file or folder.
-
-    What says nothing is of rank 0. The folder is the file's own, or the one around that.
-    """
+    """Sort traces by rank; what says nothing of it is of rank 0."""
     ranks: dict[int, list[Path]] = defaultdict(list)
     for path in files:
-        folders = (_RANK_FOLDER.fullmatch(name) for name in path.parts[-3:-1])
-        found = (
-            _RANK.search(beginning(path))
-            or _RANK_IN_NAME.search(path.name)
-            or next(filter(None, folders), None)
-        )
-        ranks[int(found[1]) if found else 0].append(path)
+        ranks[rank_of(beginning(path), path.as_posix()) or 0].append(path)
     return ranks
+
+
+def rank_of(start: bytes, name: str) -> int | None:
+    """Return the rank of a file: by what a trace says itself, else by the name of file or folder.
+
+    The folder is the file's own, or the one around that. None where nothing says it.
+    """
+    path = PurePosixPath(name)
+    folders = (_RANK_FOLDER.fullmatch(each) for each in path.parts[-3:-1])
+    found = (
+        _RANK.search(start) or _RANK_IN_NAME.search(path.name) or next(filter(None, folders), None)
+    )
+    return int(found[1]) if found else None
 
 
 def world_size(ranks: Mapping[int, Sequence[Path]]) -> int:
     """Return how many processes the launch had: what its traces say, at least as many as known."""
-    told = (_WORLD.search(beginning(paths[0])) for paths in ranks.values())
-    return max(max(ranks) + 1, *(int(found[1]) for found in told if found), 0)
+    return max(max(ranks) + 1, *(told_size(beginning(paths[0])) for paths in ranks.values()))
+
+
+def told_size(start: bytes) -> int:
+    """Return how many processes a launch had, as a trace says; 0 where it does not."""
+    found = _WORLD.search(start)
+    return int(found[1]) if found else 0
+
+
+def node_numbers(heads: Mapping[int, bytes]) -> dict[int, int]:
+    """Return the numbers of the ranks' machines, by the names that their traces give them.
+
+    `heads` are the beginnings of the traces by rank. Empty where one gives none, or calls its
+    machine as every machine calls itself.
+    """
+    found = {rank: _HOST.search(head) for rank, head in sorted(heads.items())}
+    names = {rank: each[1] for rank, each in found.items() if each and each[1] != b"localhost"}
+    if len(names) < len(found):
+        return {}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+    return {rank: numbers[name] for rank, name in names.items()}
 
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:|"schemaVersion"\s*:|^\s*\[\s*\{\s*"(?:ph|name|cat|pid)"')

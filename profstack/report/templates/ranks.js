@@ -48,9 +48,9 @@ export const ranksView = {
 
 const isStraggler = (page, rank) => page.facts.ranks.straggler?.rank === rank;
 
-// A rank as the way to its own page; a rank without a report has none.
+// A rank as the way to its own page; a rank without a report has none, and of many ranks few do.
 const rankLink = (page, record, text) =>
-  record.status === "missing"
+  record.status === "missing" || record.folder === null
     ? el("span", {}, text)
     : fileLink(page.base, record.folder + "/report.html", text);
 

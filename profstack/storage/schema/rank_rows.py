@@ -29,7 +29,12 @@ class RankRow(TypedDict):
         empty("the launcher did not number the machines"),
         cell("the launcher did not number its machine"),
     ]
-    folder: Annotated[str, "its own recording, inside this one"]
+    folder: Annotated[
+        Text,
+        "its own recording, inside this one",
+        empty("no rank has a recording here"),
+        cell("of many ranks those that are shown, and the latest, have a recording here"),
+    ]
     status: Annotated[str, "complete, partial or failed; missing: it left no report"]
     ended: Annotated[Text, "how it ended", cell("by itself, without an error")]
     steps: Annotated[Fact, "steps that it made", cell("it left no report")]
