@@ -65,15 +65,15 @@ if __name__ == "__main__":
 """
 # Programs beside those: the remedy, and what `main` does.
 OWN = {
-    "one_thread__wide_products": (
+    "one_thread__sorted_rows": (
         "threads",
         """
-    net = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024))
+    net = nn.Linear(64, 2_000)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-    x = torch.randn(256, 1024)
+    x = torch.randn(500, 64)
     for _ in range(steps):
         optimizer.zero_grad()
-        net(x).square().mean().backward()
+        net(x).sort(dim=1).values[:, ::7].square().mean().backward()
         optimizer.step()
         after_step()
 """,
@@ -115,7 +115,7 @@ OWN = {
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            layers = (nn.Sequential(nn.Linear(384, 384), nn.GELU()) for _ in range(8))
+            layers = (nn.Sequential(nn.Linear(96, 96), nn.GELU()) for _ in range(8))
             self.layers = nn.ModuleList(layers)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ OWN = {
 
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-    x = torch.randn(128, 384)
+    x = torch.randn(32, 96)
     for _ in range(steps):
         optimizer.zero_grad()
         net(x).square().mean().backward()
@@ -284,7 +284,7 @@ def one(case: str, words: Sequence[str], repeats: int, *, alone: bool) -> bool:
         named = best["change"] if best else "none"
         line = f"{case:50}{named:28}"
         if found is None or not found["diff"]:
-            print(f"{line}no row or no diff of {remedy}", flush=True)
+            print(f"{line}no row or no diff of {remedy}: {report['left_out']}", flush=True)
             return False
         before = folder.parent / "before.py"
         shutil.copy(folder / "bad.py", before)
@@ -299,7 +299,8 @@ def one(case: str, words: Sequence[str], repeats: int, *, alone: bool) -> bool:
         print(
             f"{line}{found['ratio']:8.3f} ({low:.3f} to {high:.3f}){hand:10.3f} +- {error:.3f}"
             f"   applies {'yes' if holds[0] else 'NO'}, remedy {'yes' if holds[1] else 'NO'}, "
-            f"within {'yes' if is_within else 'NO'}, {report['seconds']:.0f} s",
+            f"within {'yes' if is_within else 'NO'}, {report['seconds']:.0f} s, "
+            f"{found['verdict']} by {found['processes']} processes, floor {report['floor']:.3f}",
             flush=True,
         )
         return all(holds) and is_within

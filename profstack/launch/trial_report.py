@@ -52,10 +52,12 @@ def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
         return "same", f"only {made} in the budget: not told"
     if low is None or high is None:
         return "same", arm.closed
-    floor = trials.largest_floor
-    if high < 1.0 - floor:
+    floor, factor = trials.floor(trials.measure(arm)), found.factor or 1.0
+    # The interval has the noise in it; what is smaller than the plain script's own difference is
+    # told of nothing all the same.
+    if high < 1.0 and factor < 1.0 - floor:
         return "gains", None
-    if low > 1.0 + floor:
+    if low > 1.0 and factor > 1.0 + floor:
         return "loses", None
     return "same", arm.closed if arm.closed != "it is the same" else None
 

@@ -3,7 +3,7 @@
 Every round runs each arm that is still open once, in an order that turns round from one to the
 next: a machine that becomes slower meanwhile slows all alike. One arm is the plain script once
 more, and nobody tells it from a change: what it seems to gain is what nothing gains on this
-machine, and no change is said to gain less.
+machine, and no change is said to gain less. Beyond that its whole interval has to lie on one side.
 
 Where the budget has no time for many rounds of all, the half that gains least ends after three
 rounds, and again after six: processes of one arm differ by some percent, and many rounds of few
@@ -330,7 +330,7 @@ class Trials:
         found = self.ratio(arm, max(CLEAR, self.confidence))
         if found.low is None or found.high is None:
             return None
-        floor = self.largest_floor
+        floor = self.floor(self.measure(arm))
         if found.high < 1.0 - floor or found.low > 1.0 + floor:
             return "it is clear"
         return "it is the same" if found.low > 1.0 - SAME and found.high < 1.0 + SAME else None
