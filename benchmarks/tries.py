@@ -83,12 +83,12 @@ OWN = {
         """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_layer": 3, "n_head": 4, "n_embd": 128, "vocab_size": 200, "n_positions": 128}
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 200, "n_positions": 128}
     model = GPT2LMHeadModel(GPT2Config(**sizes)).eval()
     model.generation_config.pad_token_id = 0
-    prompt = torch.randint(1, 200, (4, 60))
+    prompt = torch.randint(1, 200, (4, 80))
     for _ in range(steps):
-        model.generate(prompt, max_new_tokens=40, do_sample=False, use_cache=False)
+        model.generate(prompt, max_new_tokens=16, do_sample=False, use_cache=False)
         after_step()
 """,
     ),
@@ -131,6 +131,33 @@ OWN = {
         net(x).square().mean().backward()
         optimizer.step()
         after_step()
+""",
+    ),
+    "zero_grad_to_zeros__large_weight": (
+        "set-to-none",
+        """
+    weight = nn.Parameter(torch.randn(3_000_000))
+    optimizer = torch.optim.SGD([weight], lr=1e-4)
+    scale = nn.Linear(1, 1)
+    x = torch.randn(3_000_000)
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=False)
+        scale((weight * x).sum().reshape(1)).sum().backward()
+        optimizer.step()
+        after_step()
+""",
+    ),
+    "channels_last__depthwise": (
+        "channels-last",
+        """
+    blocks = [nn.Conv2d(64, 64, 3, padding=1, groups=64) for _ in range(4)]
+    tail = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *blocks, *tail).eval()
+    images = torch.randn(4, 3, 48, 48)
+    with torch.inference_mode():
+        for _ in range(steps):
+            model(images)
+            after_step()
 """,
     ),
     "grad_in_inference__thin_layers": (

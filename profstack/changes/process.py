@@ -251,8 +251,6 @@ class _Observer:
             if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
                 self._follow(kind, self._optimizer)
         when_imported("torch.nn.parallel.distributed", self._distributed)
-        if "torch.nn.parallel.distributed" in sys.modules:
-            self._distributed(sys.modules["torch.nn.parallel.distributed"])
         self._evaluations.follow(self._evaluated)
         self._count(torch, "save", "save")
         self._count(torch, "set_num_interop_threads", "interop")
@@ -263,8 +261,6 @@ class _Observer:
         when_imported(
             "torch.utils.checkpoint", lambda module: self._count(module, "checkpoint", "checkpoint")
         )
-        if "torch.utils.checkpoint" in sys.modules:
-            self._count(sys.modules["torch.utils.checkpoint"], "checkpoint", "checkpoint")
         logger = sys.modules.get("logging")
         if logger is not None:
             self._count(logger.Logger, "_log", "logging", through=("logging",))

@@ -93,9 +93,10 @@ class _Finder:
         callback = self.callbacks.get(name)
         if callback is None:
             return None
-        for finder in sys.meta_path:
+        # Those behind alone: two of these that wait for one module would ask each other for ever.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
+            if find is None:
                 continue
             spec: ModuleSpec | None = find(name, path, target)
             if spec is not None:
@@ -276,12 +277,13 @@ def _begin_trial(torch: "Any") -> None:
     from profstack.capture.run import read_options
     from profstack.changes.process import begin
 
-    awaited: dict[str, Callable[[Any], None]] = {}
-    begin(Path(_folder), torch, read_options(Path(_folder))["trial"], awaited.__setitem__)
-    for name in [name for name in awaited if name in sys.modules]:
-        awaited.pop(name)(sys.modules[name])
-    if awaited:
-        sys.meta_path.insert(0, _Finder(awaited))
+    def when_imported(name: str, change: "Callable[[Any], None]") -> None:
+        if name in sys.modules:
+            change(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _Finder({name: change}))
+
+    begin(Path(_folder), torch, read_options(Path(_folder))["trial"], when_imported)
 
 
 def _look_in_forks(torch: "Any") -> None:

@@ -115,6 +115,19 @@ def test_the_watch_pauses_for_imports_and_without_an_engine_nothing_is_waited_fo
     assert capsys.readouterr().err == "profstack: not armed, ValueError: a defect\n"
 
 
+def test_two_that_wait_for_one_module_both_hear_of_it(armed, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "comes_later.py").write_text("x = 5\n")
+    heard = []
+    for name in ("first", "second"):
+        callback = lambda module, name=name: heard.append((name, module.x))  # noqa: E731
+        sys.meta_path.insert(0, child._Finder({"comes_later": callback}))
+    later = importlib.import_module("comes_later")
+    assert sorted(heard) == [("first", 5), ("second", 5)]
+    assert type(later.__loader__).__name__ == type(later.__spec__.loader).__name__
+    assert type(later.__loader__).__name__ == "SourceFileLoader"
+
+
 @pytest.mark.parametrize(("begun", "planned", "profiled"), [(0, 0, 1), (1, None, 1), (0, None, 0)])
 def test_a_fork_knows_whether_its_parent_was_profiled(armed, monkeypatch, begun, planned, profiled):
     for name in ("_profiled_before", "_followed"):
