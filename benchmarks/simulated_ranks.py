@@ -209,7 +209,9 @@ def arrivals(base: Template, own: Floats, bandwidth: float) -> tuple[Floats, Flo
     return edges, ends
 
 
-def planted(base: Template, ranks: int, steps: int, plant: str, draw: Any) -> tuple[Floats, Any]:
+def planted(
+    base: Template, ranks: int, steps: int, plant: str, draw: np.random.Generator
+) -> tuple[Floats, dict[str, Any]]:
     """Return how much longer each part takes, and what was planted."""
     parts = len(base.edges) // 2 + 1
     own = draw.lognormal(0.0, NOISE, (ranks, steps, 1)) * np.ones((1, 1, parts))
@@ -234,7 +236,7 @@ def planted(base: Template, ranks: int, steps: int, plant: str, draw: Any) -> tu
     return own, truth
 
 
-def clocks(ranks: int, plant: str, draw: Any) -> tuple[Floats, Floats]:
+def clocks(ranks: int, plant: str, draw: np.random.Generator) -> tuple[Floats, Floats]:
     """Return how far each rank's clock is ahead, and its drift in a second, by its machine."""
     nodes = -(-ranks // NODE)
     is_apart = plant == "clocks"

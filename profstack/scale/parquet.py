@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from profstack.storage.schema.report import Tables
+
 FOLDER = "tables"
-# The tables that join ranks.
-TABLES = ("ranks", "rank_parts", "rank_steps", "rank_work", "collectives")
 
 
-def write(tables: Mapping[str, Sequence[Mapping[str, object]]], folder: Path) -> list[Path]:
+def write(tables: Tables, folder: Path) -> list[Path]:
     """Write the tables into a folder and return the files; of an earlier start none is left."""
     import pyarrow as arrow
     from pyarrow import parquet
@@ -19,9 +19,16 @@ def write(tables: Mapping[str, Sequence[Mapping[str, object]]], folder: Path) ->
     for old in folder.glob("*.parquet"):
         old.unlink()
     written = []
-    for name in TABLES:
-        if rows := tables.get(name):
+    joined: dict[str, Sequence[Mapping[str, object]]] = {
+        "ranks": tables["ranks"],
+        "rank_parts": tables["rank_parts"],
+        "rank_steps": tables["rank_steps"],
+        "rank_work": tables["rank_work"],
+        "collectives": tables["collectives"],
+    }
+    for name, rows in joined.items():
+        if rows:
             path = folder / f"{name}.parquet"
-            parquet.write_table(arrow.Table.from_pylist([dict(row) for row in rows]), path)
+            parquet.write_table(arrow.Table.from_pylist([*rows]), path)
             written.append(path)
     return written

@@ -20,6 +20,7 @@ from tests.support import snapshots
 from tests.support.commands import refused
 from tests.support.engine import table
 from tests.support.nsys_files import PID, NsysFile, change, thread_of
+from tests.support.rank_traces import rank_trace
 from tests.support.recorded_runs import report_of
 from tests.support.recordings import Run
 from tests.support.reports import validate
@@ -61,19 +62,6 @@ def test_an_export_becomes_a_recording_of_its_own(source, tmp_path, capsys):
     Writer(tmp_path / "rec").close()
     assert [main([*into, "--process", str(PID)]) for _ in range(2)] == [0, 0]
     assert len(report_of(tmp_path / "rec")["tables"]["nsys_steps"]) == 2
-
-
-def rank_trace(late_us):
-    """Twelve steps of 1 ms; all leave a collective of 4 KiB after 800 us, to which one is late."""
-    found = []
-    for at in range(0, 12_000, 1000):
-        met = "gloo:all_reduce", 9, at + 400 + late_us, 400 - late_us
-        step, work = (f"ProfilerStep#{at}", 1, at, 1000), ("aten::mm", 1, at + 100, 300)
-        for name, tid, ts, dur in (step, work, met):
-            kind = "cpu_op" if name[:4] == "aten" else "user_annotation"
-            found.append({"ph": "X", "cat": kind, "name": name, "pid": 7, "tid": tid, "ts": ts,
-                "dur": dur, "args": {"Input Dims": [[1024]], "Input type": ["float"]}})  # fmt: skip
-    return json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": 10**18, "traceEvents": found})
 
 
 def test_traces_of_ranks_are_one_page_with_who_comes_last(tmp_path, capsys):
