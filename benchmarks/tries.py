@@ -83,10 +83,10 @@ OWN = {
         """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 200, "n_positions": 128}
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 200, "n_positions": 256}
     model = GPT2LMHeadModel(GPT2Config(**sizes)).eval()
     model.generation_config.pad_token_id = 0
-    prompt = torch.randint(1, 200, (4, 80))
+    prompt = torch.randint(1, 200, (4, 150))
     for _ in range(steps):
         model.generate(prompt, max_new_tokens=16, do_sample=False, use_cache=False)
         after_step()

@@ -25,6 +25,7 @@ NAVIGATION = {
         "docs/try",
         "docs/nsight",
         "docs/import",
+        "docs/many-ranks",
         "docs/notebook-and-session",
         "docs/migrating",
     ),
