@@ -142,6 +142,7 @@ HEAVIEST = {
     "gaps": "total_s",
     "collectives": "wall_s",
     "ranks": "late_s",
+    "rank_work": "more_s",
     "nsys_stats": "total_s",
     "nsys_kernels": "device_s",
     "nsys_copies": "device_s",

@@ -49,6 +49,23 @@ def test_collectives_have_the_wait_for_the_last_rank_beside_the_transfer(lab):
     assert lab.all("#rank-collectives") == []
 
 
+def test_what_differs_most_among_ranks_is_first_with_its_rank(lab):
+    report = of_ranks(3)
+    lab.view(page_of(report), "ranks")
+    rows = lab.all("#work-table tbody tr", "[...one.cells].map((cell) => cell.textContent)")
+    assert [row[:5] for row in rows] == [
+        ["aten::mm", "operator", "9.00 ms", "13.0 ms", "1"],
+        ["Net.body", "module", "6.00 ms", "16.0 ms", "1"],
+    ]
+    # Of many ranks few have a page: the others are no way anywhere.
+    for row in report["tables"]["ranks"]:
+        row["folder"] = None if row["rank"] == 0 else row["folder"]
+    report["tables"]["rank_work"] = []
+    lab.view(page_of(report), "ranks")
+    assert lab.all("#rank-work") == []
+    assert lab.all(".rank-row .rank-name > a") == ["rank 1", "rank 2"]
+
+
 def test_the_map_has_a_colour_for_each_figure_and_is_read_by_keys(lab):
     lab.view(page_of(of_ranks(2, steps=4)), "ranks")
     # Square roots of 1, 4, 9 and 16 parts of the largest on 12 levels; a rank not late is as 0.

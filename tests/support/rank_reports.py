@@ -22,6 +22,7 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
             "rare": None, "whole_node": False},
         "spread_s": max(own.values()) - min(own.values()),
         "collectives": _MET | {"clock_error_s": 4e-5},
+        "steps": None,
     }  # fmt: skip
     report["run"] |= {"rank": straggler, "world_size": count, "recorded_ranks": count}
     tables["ranks"] = [_rank(rank, own, straggler) for rank in range(count)]
@@ -36,6 +37,12 @@ def of_ranks(count, *, straggler=1, steps=9, missing=()):
             wall_s=_STEP_S + at * 1e-4, wait_s=own[rank] / 2, cpu_s=None,
             late_s=0.003 * (at + 1) ** 2 if rank == straggler else None)
         for rank in there for at in range(steps)
+    ]  # fmt: skip
+    work = [("module", "Net.body", 0.010, 0.016), ("operator", "aten::mm", 0.004, 0.013)]
+    tables["rank_work"] = [
+        row("rank_work", kind=kind, name=name, ranks=len(there), mean_s=middle * 1.1,
+            middle_s=middle, most_s=most, most_rank=straggler, more_s=most - middle)
+        for kind, name, middle, most in work
     ]  # fmt: skip
     called = {"name": "gloo:all_reduce", "bytes": 600_000, "calls": 1.0, "wall_s": 0.03}
     tables["collectives"] = [row("collectives", hidden_s=0.004, **called, **_MET)]

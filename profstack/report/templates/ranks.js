@@ -34,13 +34,14 @@ import { drop } from "./views.js";
 export const ranksView = {
   id: "ranks",
   title: "Ranks",
-  needs: ["ranks", "rank_parts", "rank_steps", "collectives", "sources"],
+  needs: ["ranks", "rank_parts", "rank_steps", "rank_work", "collectives", "sources"],
   has: (page) => Boolean(page.facts.ranks),
   parts: [
     ["rank-sentence", drawSentence],
     ["rank-bars", drawBars],
     ["rank-steps", drawSteps],
     ["rank-collectives", drawMeetings],
+    ["rank-work", drawWork],
     ["rank-table", drawRanks],
     ["rank-table", nameProcesses],
   ],
@@ -130,6 +131,24 @@ function drawMeetings(page) {
       : "No step that all ranks recorded has the same ones.",
   ]);
   collectiveTable(page, byId("meeting-table"));
+}
+
+// ---------- Work that differs ----------
+
+function drawWork(page) {
+  if (!page.tables.rank_work) {
+    drop("rank-work");
+    return;
+  }
+  makeTable(byId("work-table"), {
+    table: page.tables.rank_work,
+    name: "rank_work",
+    sort: { key: "more_s", direction: -1 },
+    bars: ["more_s"],
+    barColour: "var(--hot)",
+    first: ["name", "kind", "more_s", "most_s", "most_rank", "middle_s", "mean_s", "ranks"],
+    keyOf: (record) => record.kind + " " + record.name,
+  });
 }
 
 // ---------- The step of each rank ----------
