@@ -133,13 +133,22 @@ class Meetings:
 
         A moment at which several collectives wait for it counts once.
         """
+        return sum(self.waits_by_step(rank).values()) / self.steps
+
+    def waits_by_step(self, rank: int) -> dict[int, float]:
+        """Return how long the others wait for a rank, where it is the last, by step."""
         others = [each for each in self.met[0].spans if each != rank]
-        own = [each for each in self.met if each.last == rank]
-        waits = [
-            _together((each.step, each.spans[other][0], each.spans[rank][0]) for each in own)
-            for other in others
-        ]
-        return fmean(waits) / self.steps
+        own: dict[int, list[Meeting]] = {each.step: [] for each in self.met}
+        for each in self.met:
+            if each.last == rank:
+                own[each.step].append(each)
+        return {
+            step: fmean(
+                _together((each.spans[other][0], each.spans[rank][0]) for each in met)
+                for other in others
+            )
+            for step, met in sorted(own.items())
+        }
 
     def facts(self, met: Sequence[Meeting]) -> rank_rows.Meetings:
         """Return the figures of some of them per step."""
@@ -159,12 +168,12 @@ class Meetings:
         }
 
 
-def _together(spans: Iterable[tuple[int, float, float]]) -> float:
-    """Return the time in which at least one of the spans (step, begin, end) is open."""
-    total, until, of_step = 0.0, -math.inf, None
-    for step, begin, end in sorted(spans):
-        until = begin if step != of_step else max(until, begin)
-        total, until, of_step = total + max(end - until, 0.0), max(until, end), step
+def _together(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the time in which at least one of the spans (begin, end) is open."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        until = max(until, begin)
+        total, until = total + max(end - until, 0.0), max(until, end)
     return total
 
 

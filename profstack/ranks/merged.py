@@ -25,6 +25,7 @@ from profstack.ranks.rank import OWN_TIMES, Rank
 from profstack.ranks.straggler import (
     LEAST_LATE,
     StepTimes,
+    change_at,
     largest_difference,
     lateness,
     straggler,
@@ -98,7 +99,7 @@ def merged(
     called, met, found = summary.calls, None, None
     if kind == "rank":
         met = meetings(called, {rank.number: _node(rank) for rank in ranks})
-        found = straggler(ranks) or _last_to_come(ranks, met)
+        found = _since(straggler(ranks) or _last_to_come(ranks, met), ranks, met)
     first = ranks[0] if kind == "rank" else max(ranks, key=lambda rank: rank.total_s)
     shown = next((rank for rank in ranks if found and rank.number == found["rank"]), first)
     report = copy.copy(read(shown.folder))
@@ -222,6 +223,24 @@ def _last_to_come(ranks: Sequence[Rank], met: Meetings | None) -> Straggler | No
         "rare": None,
         "whole_node": False,
     }
+
+
+def _since(
+    found: Straggler | None, ranks: Sequence[Rank], met: Meetings | None
+) -> Straggler | None:
+    """Return the straggler with the step from which on it is late, by the collectives of traces.
+
+    Traces have no clean steps, which tell it of a run.
+    """
+    if found is None or met is None or not all(rank.is_profiled for rank in ranks):
+        return found
+    waits = met.waits_by_step(found["rank"])
+    late = np.array([*waits.values()])
+    at = change_at(late >= found["late_s"] / 2.0)
+    if at is None:
+        return found
+    late_s = float(np.median(late[at:]))
+    return {**found, "since_step": [*waits][at], "late_s": late_s}
 
 
 def _with_meetings(rows: Sequence[CollectiveRow], met: Meetings | None) -> list[CollectiveRow]:

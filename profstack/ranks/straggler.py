@@ -241,10 +241,17 @@ class StepTimes:
     def change(self, number: int, limit_s: float) -> int | None:
         """Return the step from which on a rank is late by `limit_s`; None: from the first on."""
         for late in (self.late_s(number, name) >= limit_s for name in OWN_TIMES):
-            counts = np.cumsum(late)
-            for at in range(_FEWEST, len(late) - _FEWEST):
-                before = counts[at - 1] / at
-                after = (counts[-1] - counts[at - 1]) / (len(late) - at)
-                if late[at] and before <= 1.0 - _NEARLY_ALL and after >= _NEARLY_ALL:
-                    return int(self.numbers[at])
+            if (at := change_at(late)) is not None:
+                return int(self.numbers[at])
         return None
+
+
+def change_at(late: NDArray[np.bool_]) -> int | None:
+    """Return the place from which on nearly all steps are late, and before which nearly none is."""
+    counts = np.cumsum(late)
+    for at in range(_FEWEST, len(late) - _FEWEST):
+        before = counts[at - 1] / at
+        after = (counts[-1] - counts[at - 1]) / (len(late) - at)
+        if late[at] and before <= 1.0 - _NEARLY_ALL and after >= _NEARLY_ALL:
+            return at
+    return None

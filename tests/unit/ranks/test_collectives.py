@@ -42,6 +42,12 @@ def test_a_moment_at_which_several_wait_counts_once():
     calls = {0: called((1, 6), (2, 6), (7, 10)), 1: called((5, 6), (5.5, 6), (9, 10))}
     met = meetings(calls, ALONE)
     assert met.waits_for_s(1) == pytest.approx(4.5 + 2)
+    apart = {rank: [*each, *called((20, 26), step=8)] for rank, each in calls.items()}
+    apart[1][-1] = apart[1][-1]._replace(started_s=23)
+    both = meetings(apart, ALONE)
+    assert both.waits_by_step(1) == pytest.approx({5: 6.5, 8: 3.0})
+    assert both.waits_by_step(0) == {5: 0.0, 8: 0.0}
+    assert both.waits_for_s(1) == pytest.approx((6.5 + 3.0) / 2)
     assert met.facts(met.met)["skew_s"] == pytest.approx((4 + 3.5 + 2) / 2)
     # So many steps have more orders than a number can hold.
     steps = range(2_000)

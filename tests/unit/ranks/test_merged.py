@@ -142,18 +142,26 @@ def test_where_no_step_is_clean_the_rank_that_comes_last_is_the_one_that_is_wait
     ranks = launch(3, noise=0.0, traced={})
     step_s = ranks[0].rank.step_s
 
-    def found(late, *, steps=12, mode="profiled"):
+    def found(late, *, steps=12, mode="profiled", since=0):
         for rank in ranks:
             rank.report["benchmark"]["mode"] = mode
 
         def calls(folder):
             late_s = late * step_s * (folder == ranks[2].folder)
-            return [Call(at, "gloo:all_reduce", 8, at + late_s, at + 0.5) for at in range(steps)]
+            return [
+                Call(at, "gloo:all_reduce", 8, at + late_s * (at >= since), at + 0.5)
+                for at in range(steps)
+            ]
 
         return joined(ranks, calls=calls)["ranks"]["straggler"]
 
     told = found(LEAST_LATE * 1.01)
     assert of(told, "rank late_s since_step") == near(2, LEAST_LATE * 1.01 * step_s, None)
+    # From some step on, which has to be neither among the first nor among the last.
+    told = found(0.6, steps=40, since=12)
+    assert of(told, "rank late_s since_step") == near(2, 0.6 * step_s, 12)
+    told = found(0.6, steps=40, since=4)
+    assert of(told, "rank since_step") == [2, None]
     # By less of the step, by chance, or where clean steps decide, it is nobody.
     assert found(LEAST_LATE * 0.99) is None
     assert (found(0.5, steps=7) is None, found(0.5, steps=8) is None) == (True, False)
