@@ -118,15 +118,25 @@ class Meetings:
     @cached_property
     def late_rank(self) -> int | None:
         """The rank that comes last more often than by chance, by the first collective of steps."""
+        return self._late({rank: rank for rank in self.met[0].spans})
+
+    def late_node(self, nodes: Mapping[int, int | None]) -> int | None:
+        """Return the machine whose ranks come last more often than by chance, of several."""
+        known = {rank: node for rank, node in nodes.items() if node is not None}
+        is_whole = {*known} >= {*self.met[0].spans} and len({*known.values()}) > 1
+        return self._late(known) if is_whole else None
+
+    def _late(self, group_of: Mapping[int, int]) -> int | None:
         first: dict[int, Meeting] = {}
         begun: dict[int, float] = {}
         for each in self.met:
             start = min(start for start, _ in each.spans.values())
             if start < begun.get(each.step, math.inf):
                 first[each.step], begun[each.step] = each, start
-        ranks = len(self.met[0].spans)
-        [(rank, times)] = Counter(each.last for each in first.values()).most_common(1)
-        return rank if chance(times, len(first) - times, ranks) < _BY_CHANCE else None
+        groups = len({*group_of.values()})
+        last = Counter(group_of[each.last] for each in first.values())
+        [(group, times)] = last.most_common(1)
+        return group if chance(times, len(first) - times, groups) < _BY_CHANCE else None
 
     def waits_for_s(self, rank: int) -> float:
         """Return how long the others wait for a rank in a step, where it is the last.

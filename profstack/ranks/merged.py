@@ -206,22 +206,41 @@ def _node(rank: Rank) -> int | None:
 def _last_to_come(ranks: Sequence[Rank], met: Meetings | None) -> Straggler | None:
     """Return the rank for which the others wait in their collectives, where no step is clean.
 
-    In a run a machine that is busy for a slice may make one rank the last of all its steps: there
-    the clean steps decide.
+    Or the machine all of whose ranks they wait for. In a run a machine that is busy for a slice may
+    make one rank the last of all its steps: there the clean steps decide.
     """
-    late = None if met is None else met.late_rank
     steps = [rank.step_s for rank in ranks if rank.step_s]
-    if met is None or late is None or not steps or not all(rank.is_profiled for rank in ranks):
+    if met is None or not steps or not all(rank.is_profiled for rank in ranks):
         return None
+    late = met.late_rank
+    if late is None:
+        return _last_node(ranks, met, median(steps))
     late_s = met.waits_for_s(late)
-    if late_s < LEAST_LATE * median(steps):
+    return _always_late(late, late_s) if late_s >= LEAST_LATE * median(steps) else None
+
+
+def _last_node(ranks: Sequence[Rank], met: Meetings, step_s: float) -> Straggler | None:
+    """Return the latest rank of a machine whose ranks the others wait for."""
+    node = met.late_node({rank.number: rank.node for rank in ranks})
+    own, others = (
+        {rank.number: rank.own_s for rank in ranks if rank.own_s is not None
+         and (rank.node == node) is inside}
+        for inside in (True, False)
+    )  # fmt: skip
+    if node is None or len(own) < 2 or not others:
         return None
+    late_s = median(own.values()) - median(others.values())
+    latest = max(own, key=lambda rank: own[rank])
+    return _always_late(latest, late_s, is_node=True) if late_s >= LEAST_LATE * step_s else None
+
+
+def _always_late(rank: int, late_s: float, *, is_node: bool = False) -> Straggler:
     return {
-        "rank": late,
+        "rank": rank,
         "late_s": late_s,
         "since_step": None,
         "rare": None,
-        "whole_node": False,
+        "whole_node": is_node,
     }
 
 

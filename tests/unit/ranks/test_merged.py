@@ -177,6 +177,30 @@ def test_where_no_step_is_clean_the_rank_that_comes_last_is_the_one_that_is_wait
     assert joined(ranks[:2], calls=calls)["ranks"]["collectives"]["skew_s"] == 0.0
 
 
+def test_a_machine_whose_ranks_come_last_in_turn_is_waited_for_as_a_whole():
+    late_s = 0.004
+    ranks = launch(6, late={at: lambda step: late_s for at in (2, 3)}, noise=0.0)
+    for at, rank in enumerate(ranks):
+        rank.report["benchmark"]["mode"], rank.report["run"]["node"] = "profiled", at // 2
+        # As a trace has it: no step is known to be clean.
+        rank.report["tables"]["steps"] = []
+
+    def calls(folder):
+        rank = int(folder[-1])
+        # The last one is now the one, now the other.
+        own = {2: (0.005, 0.004), 3: (0.004, 0.005)}.get(rank, (0.0, 0.0))
+        return [Call(at, "gloo:all_reduce", 8, at + own[at % 2], at + 0.5) for at in range(14)]
+
+    found = joined(ranks, calls=calls)
+    assert of(found["ranks"]["straggler"], "whole_node late_s") == near(True, late_s)
+    assert found["verdict"]["sentence"].startswith("Node 1 (such as rank ")
+    # Where nobody knows the machines, or all ranks are of one, no machine is late.
+    for node in (None, 0):
+        for rank in ranks:
+            rank.report["run"]["node"] = node
+        assert joined(ranks, calls=calls)["ranks"]["straggler"] is None
+
+
 def test_who_ended_first_and_who_left_nothing_is_said_before_all_else():
     ranks = launch(4, noise=0.0)
     for rank, reason, end in ((ranks[0], "it ended with RuntimeError at t.py:7", "12:00:05"),
