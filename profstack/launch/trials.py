@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import tempfile
@@ -66,8 +67,9 @@ ENOUGH_S, FEWEST_STEPS, MOST_STEPS = 3.0, 20, 2_000
 _OF_ARMS = 0.85
 # The first run looks for how long steps take, and ends after so many seconds or steps.
 PILOT_S, PILOT_STEPS = 30.0, 200
-# Output of a script that failed: so many of its last lines are kept.
-_LAST_LINES = 5
+# Output of a script that failed: so many of its last lines are looked at, for one like this.
+_LAST_LINES = 60
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)")
 # What is compared of several changes: the first that one of them asks for.
 MEASURES: tuple[Measure, ...] = ("item", "run", "step")
 PLAIN, AGAIN = "plain", "plain again"
@@ -480,12 +482,15 @@ class Trials:
 
 
 def _last_words(printed: Path, code: int) -> str:
-    """Return how a process failed: its last line, and the code or signal."""
+    """Return how a process failed: its error, else its last line; and the code or signal."""
     if code == 124:
         return "it did not end within ten times the plain run's time"
     lines = printed.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     end = f"exit code {code}" if code > 0 else f"signal {-code}"
-    said = next((line.strip() for line in reversed(lines[-_LAST_LINES:]) if line.strip()), "")
+    # An error's text may have many lines: its name stands at the begin of the first.
+    lines = [line for line in lines[-_LAST_LINES:] if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    said = (errors or lines or [""])[-1].strip()
     return f"{said[:200]} ({end})" if said else end
 
 

@@ -316,3 +316,18 @@ def test_the_spread_is_that_of_all_arms(tmp_path):
     found = made.spread()
     assert found.deviation == pytest.approx(math.log(2) / math.sqrt(6))
     assert found.freedom == 3.0
+
+
+_LONG = "torch.utils.checkpoint.CheckpointError: recomputed\n  by others\nSee workaround examples."
+_RAISED = f"Traceback (most recent call last):\n  File x\n{_LONG}\n\n"
+
+
+@cases("printed code said",
+    (_RAISED, 1, "torch.utils.checkpoint.CheckpointError: recomputed (exit code 1)"),
+    (f"{_RAISED}During it:\nKeyError: 3", 1, "KeyError: 3 (exit code 1)"),
+    ("step 1\n killed\n", -9, "killed (signal 9)"),
+    ("no Errors: were found", 2, "no Errors: were found (exit code 2)"), ("", 3, "exit code 3"),
+)  # fmt: skip
+def test_how_a_script_failed_is_its_error_else_its_last_line(tmp_path, printed, code, said):
+    (tmp_path / "output.txt").write_text(printed)
+    assert trials._last_words(tmp_path / "output.txt", code) == said
