@@ -90,7 +90,7 @@ $(VENV)/.docs-installed: $(DECLARED) | $(BIN)/python
 	touch $@
 
 $(VENV)/.test-installed: $(DECLARED) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,docs,examples,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,docs,examples,scale,test]'
 	$(BESIDE)/torchvision torchvision pillow
 	$(BESIDE)/counters thop fvcore iopath portalocker tabulate termcolor tqdm yacs
 	$(BESIDE)/axe axe-playwright-python

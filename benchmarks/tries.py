@@ -133,6 +133,19 @@ OWN = {
         after_step()
 """,
     ),
+    "unfused_optimizer__deep_tower": (
+        "fused-optimizer",
+        """
+    net = nn.Sequential(*[nn.Linear(48, 48) for _ in range(40)])
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    x = torch.randn(8, 48)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        after_step()
+""",
+    ),
     "zero_grad_to_zeros__large_weight": (
         "set-to-none",
         """

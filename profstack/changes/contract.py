@@ -200,6 +200,8 @@ class Change:
     of_model: bool = False
     # Whether it is tried to know what a part costs, and no change to make.
     to_know: bool = False
+    # Whether the model is given other tensors by its nature, for the same results.
+    other_inputs: bool = False
     measure: Measure = "step"
 
 

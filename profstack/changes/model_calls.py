@@ -113,6 +113,8 @@ CACHE = Change(
     _cache,
     edit=Edit("generate", ("use_cache", "True")),
     findings=("no-kv-cache",),
+    # The new token alone.
+    other_inputs=True,
 )
 
 

@@ -99,12 +99,20 @@ class Trial:
             except Exception as error:
                 self._failed[name] = f"{type(error).__name__}: {error}"
             for module, change in run.awaited.items():
-                when_imported(module, change)
+                when_imported(module, functools.partial(self._arrived, name, change))
         if self._observer is not None:
-            self._observer.begin(when_imported)
+            with Guard(failed=lambda error: complain(f"trial: {error}")):
+                self._observer.begin(when_imported)
         self._prints.begin()
         self._follow_calls()
         atexit.register(self._write)
+
+    def _arrived(self, name: str, change: Callable[[Any], None], module: Any) -> None:
+        """Make a change of a module that the script has imported; a defect ends the trial alone."""
+        try:
+            change(module)
+        except Exception as error:
+            self._failed[name] = f"{type(error).__name__}: {error}"
 
     def _follow_calls(self) -> None:
         """Look at outermost calls of modules until enough were seen: models are found there."""

@@ -191,11 +191,18 @@ def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
     return largest
 
 
-def same_given(plain: Mapping[str, Sequence[Any]], changed: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether both were given the same data and have the same random streams."""
+def same_given(
+    plain: Mapping[str, Sequence[Any]],
+    changed: Mapping[str, Sequence[Any]],
+    names: Sequence[str] = GIVEN,
+) -> bool:
+    """Return whether both were given the same data and have the same random streams.
+
+    `names` are what is compared of the two.
+    """
     return all(
         one == other
-        for name in GIVEN
+        for name in names
         for one, other in zip(plain.get(name, ()), changed.get(name, ()), strict=False)
     )
 

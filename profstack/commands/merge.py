@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profstack.commands.options import open_page
-from profstack.errors import RecordingError
+from profstack.errors import RecordingError, UsageError
 from profstack.report import files
 from profstack.report.screen import printable
 from profstack.storage.folder import DATABASE, process_folders, read_run
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from profstack.ranks.collectives import Call
+    from profstack.ranks.summary import Summary
     from profstack.scale.reduce import Launch
     from profstack.scale.sources import Source
     from profstack.storage.schema.facts import RunTimes
@@ -67,10 +69,15 @@ def execute(arguments: argparse.Namespace) -> int:
 def _is_many(arguments: argparse.Namespace) -> bool:
     """Return whether ranks are to be summed up one by one: by what is asked, or by their number."""
     first = Path(arguments.paths[0])
+    there = rank_folders(first) if first.is_dir() else []
     asked = (arguments.output, arguments.scheduler, arguments.workers)
-    if len(arguments.paths) > 1 or any(each is not None for each in asked):
-        return True
-    return not first.is_dir() or not 0 < len(rank_folders(first)) < _MANY
+    is_asked = len(arguments.paths) > 1 or any(each is not None for each in asked)
+    if there and there[0].name.startswith("process-"):
+        if is_asked:
+            what, step = "a script's processes are merged where they are", "give the folder alone"
+            raise UsageError(what, where=str(first), next_step=step)
+        return False
+    return is_asked or not first.exists() or not 0 < len(there) < _MANY
 
 
 def rank_folders(folder: Path) -> list[Path]:
@@ -96,8 +103,13 @@ def merged_report(folder: Path, recorded: Collection[int] | None = None) -> Repo
     """Return the report of all ranks in a folder.
 
     `recorded` are the ranks that were to record; None for all of the launch. Raise RecordingError
-    where no rank has a recording.
+    where no rank has a recording, or where few of many have one.
     """
+    from profstack.scale.cluster import KEPT, MARK
+
+    if (folder / KEPT / MARK).is_file():
+        what, step = "few of its ranks have a recording", "merge their files: merge PATH -o DIR"
+        raise RecordingError(what, where=str(folder), next_step=f"profstack {step}")
     from profstack.guard import CollectorOff
     from profstack.ranks.merged import merged, numbered
 
@@ -149,29 +161,61 @@ def write_merged(folder: Path, recorded: Collection[int] | None = None) -> Path:
 
 def _of_many(arguments: argparse.Namespace) -> Path:
     """Sum up ranks one by one, wherever their files are, and write the page of all."""
+    from profstack.scale import cluster, sources
+    from profstack.scale.reduce import Launch
+
+    if arguments.workers is not None and arguments.workers < 0:
+        what, step = "no number of processes", "give 0 to read ranks one by one"
+        raise UsageError(what, where=f"--workers {arguments.workers}", next_step=step)
+    given = arguments.output and Path(arguments.output)
+    found = sources.find(arguments.paths, given)
+    launch = Launch(found.world_size, len(found.sources))
+    plan = cluster.Plan(arguments.scheduler, arguments.workers, arguments.memory_limit)
+    folder = _output(arguments)
+    try:
+        summary = cluster.summed_up(found.sources, launch, plan, folder, _tell)
+        for name, why in sorted({**found.left_out, **summary.left_out}.items()):
+            print(printable(f"{name} is left out: {why}"), file=sys.stderr)
+        if not summary.ranks:
+            what, where = "no rank could be read", arguments.paths[0]
+            raise RecordingError(what, where=where, next_step=_NEXT_STEP)
+        return _write_page(summary, found.sources, launch, folder)
+    except OSError as error:
+        what, step = (
+            f"cannot be written ({error.strerror or error})",
+            "make room, or give another -o",
+        )
+        raise RecordingError(what, where=str(folder), next_step=step) from None
+
+
+def _write_page(summary: Summary, sources: Sequence[Source], launch: Launch, folder: Path) -> Path:
+    """Write the report, the page and the tables of ranks that were summed up; return the page."""
     from profstack.guard import CollectorOff
     from profstack.ranks.merged import merged
     from profstack.report import html
-    from profstack.scale import cluster, parquet, sources
-    from profstack.scale.reduce import Launch
+    from profstack.scale import parquet
+    from profstack.scale.reduce import shown
 
-    found = sources.find(arguments.paths)
-    launch = Launch(found.world_size, len(found.sources))
-    folder = _output(arguments)
-    plan = cluster.Plan(arguments.scheduler, arguments.workers, arguments.memory_limit)
-    summary = cluster.summed_up(found.sources, launch, plan, folder, _tell)
-    for name, why in sorted({**found.left_out, **summary.left_out}.items()):
-        print(printable(f"{name} is left out: {why}"), file=sys.stderr)
-    if not summary.ranks:
-        raise RecordingError(
-            "no rank could be read", where=arguments.paths[0], next_step=_NEXT_STEP
-        )
-    shown = _Shown(found.sources, launch, folder)
+    by_name = {
+        summary.ranks[each.rank].folder: each for each in sources if each.rank in summary.ranks
+    }
+    # Of recordings those are missing that were to record, of traces those between others.
+    is_launch = all(each.is_recording for each in sources)
+    recorded = None if is_launch else range(sources[-1].rank + 1)
+
+    @lru_cache(_LATEST)
+    def read(name: str) -> Report:
+        return shown(by_name[name], launch, folder)
+
     with CollectorOff():
-        recorded = [source.rank for source in found.sources]
-        report = merged("rank", summary, shown.read, recorded)
-        shown.keep_latest(report)
-        page = folder / "report.html"
+        report, page = merged("rank", summary, read, recorded), folder / "report.html"
+        rows = report["tables"]["ranks"]
+        known = [row for row in rows if row["folder"] in by_name]
+        for row in sorted(known, key=lambda row: -(row["late_s"] or 0.0))[:_LATEST]:
+            read(str(row["folder"]))
+        for row in rows:
+            if not (folder / str(row["folder"]) / "report.html").is_file():
+                row["folder"] = None
         files.write(report, folder / "report.json")
         html.write(report, page)
     if find_spec("pyarrow") is not None:
@@ -182,54 +226,25 @@ def _of_many(arguments: argparse.Namespace) -> Path:
 def _output(arguments: argparse.Namespace) -> Path:
     """Return the folder of the page: the launch's own, or one that is made.
 
-    One with summaries of an earlier start is taken up.
+    One of an earlier start is taken up.
     """
-    from profstack.scale.cluster import KEPT
+    from profstack.scale.cluster import KEPT, MARK
     from profstack.storage.folder import create_folder
 
     first = Path(arguments.paths[0])
-    if arguments.output is None and first.is_dir() and rank_folders(first):
-        return first
-    if arguments.output is not None and (Path(arguments.output) / KEPT).is_dir():
-        return Path(arguments.output)
-    return create_folder(first.name.split(".")[0] or "ranks", arguments.output, force=False)
+    own = first.is_dir() and bool(rank_folders(first))
+    folder = first if arguments.output is None and own else None
+    if arguments.output is not None and (Path(arguments.output) / KEPT / MARK).is_file():
+        folder = Path(arguments.output)
+    if folder is None:
+        name = first.name.split(".")[0] or "ranks"
+        folder = create_folder(name, arguments.output, force=False)
+        (folder / KEPT).mkdir()
+        text = "Ranks that were summed up: a second start of 'profstack merge' takes them up.\n"
+        (folder / KEPT / MARK).write_text(text, encoding="utf-8")
+    (folder / KEPT).mkdir(exist_ok=True)
+    return folder
 
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-class _Shown:
-    """The whole reports of the ranks that are shown: those alone get a recording of their own."""
-
-    def __init__(self, sources: Sequence[Source], launch: Launch, folder: Path) -> None:
-        from profstack.scale.reduce import folder_name
-
-        self._sources = {folder_name(source.rank): source for source in sources}
-        self._launch, self._folder = launch, folder
-        self._read: dict[str, Report] = {}
-
-    def read(self, name: str) -> Report:
-        """Return the report of the rank with a folder of this name; make it where it is not there.
-
-        Other reports are let go: they are large.
-        """
-        from profstack.scale.reduce import record
-
-        if name not in self._read:
-            own = self._folder / name
-            if not any((own / each).is_file() for each in _RECORDED):
-                record(self._sources[name], self._launch, own)
-            self._read[name] = files.load(own)
-        return self._read[name]
-
-    def keep_latest(self, report: Report) -> None:
-        """Give the latest ranks pages of their own; of the others the page has no way there."""
-        rows = report["tables"]["ranks"]
-        late = sorted(rows, key=lambda row: -(row["late_s"] or 0.0))
-        for row in late[:_LATEST]:
-            if row["folder"] in self._sources:
-                self.read(str(row["folder"]))
-        for row in rows:
-            if not (self._folder / str(row["folder"]) / "report.html").is_file():
-                row["folder"] = None

@@ -94,6 +94,8 @@ class _Finder:
         if callback is None:
             return None
         # Those behind alone: two of these that wait for one module would ask each other for ever.
+        if self not in sys.meta_path:
+            return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             if find is None:

@@ -52,7 +52,7 @@ def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
         return "same", f"only {made} in the budget: not told"
     if low is None or high is None:
         return "same", arm.closed
-    floor, factor = trials.floor(trials.measure(arm)), found.factor or 1.0
+    floor, factor = trials.largest_floor, found.factor or 1.0
     # The interval has the noise in it; what is smaller than the plain script's own difference is
     # told of nothing all the same.
     if high < 1.0 and factor < 1.0 - floor:

@@ -13,7 +13,7 @@ Many changes are judged, so the intervals share 5 % among all arms (Bonferroni):
 invocation a change that does nothing is told as a gain or a loss once in twenty. An arm ends early
 only where an interval of 99.95 % is clear, whatever the number of looks (Haybittle 1971, Peto
 1976). Three processes say little of how much processes differ, but all arms together do: their
-common spread counts like some further processes of each (Smyth 2004).
+common spread counts like some further processes of each (Smyth 2004), but of one that spreads more.
 """
 
 from __future__ import annotations
@@ -39,12 +39,20 @@ from profstack.capture.slices import Targets
 from profstack.changes.built_in import changes
 from profstack.changes.contract import KINDS, Change, Kind, Measure, Seen, Value
 from profstack.changes.process import FILE
-from profstack.changes.results import LIMITS, Found, difference, digits_limit, judged, same_given
+from profstack.changes.results import (
+    GIVEN,
+    LIMITS,
+    Found,
+    difference,
+    digits_limit,
+    judged,
+    same_given,
+)
 from profstack.errors import TargetError
 from profstack.launch import process
 from profstack.launch.child import TRIES
 from profstack.launch.scratch import Scratch
-from profstack.stats.processes import Prior, difference_reach, means
+from profstack.stats.processes import Prior, common, difference_reach, has_own_spread, means
 from profstack.stats.summary import Ratio
 from profstack.storage.folder import DATABASE, OPTIONS_FILE
 from profstack.storage.reader import Recorded
@@ -332,7 +340,7 @@ class Trials:
         found = self.ratio(arm, max(CLEAR, self.confidence))
         if found.low is None or found.high is None:
             return None
-        floor = self.floor(self.measure(arm))
+        floor = self.largest_floor
         if found.high < 1.0 - floor or found.low > 1.0 + floor:
             return "it is clear"
         return "it is the same" if found.low > 1.0 - SAME and found.high < 1.0 + SAME else None
@@ -366,14 +374,9 @@ class Trials:
 
     def spread(self, of: Measure = "step") -> Prior:
         """Return how much processes of one arm differ, by all arms: of the logarithm of a time."""
-        squares, freedom = 0.0, 0
-        for arm in (self.plain, self.again, *self.arms):
-            logs = [math.log(time) for time in arm.times(of)]
-            if len(logs) > 1:
-                squares += variance(logs) * (len(logs) - 1)
-                freedom += len(logs) - 1
-        deviation = math.sqrt(squares / freedom) if freedom else 0.0
-        return Prior(deviation, min(float(freedom), WORTH))
+        logs = [_logs(arm.times(of)) for arm in (self.plain, self.again, *self.arms)]
+        found = common([(variance(each), len(each) - 1) for each in logs if len(each) > 1])
+        return Prior(found.deviation, min(float(found.freedom), WORTH))
 
     @property
     def plain_results(self) -> list[dict[str, Any]]:
@@ -525,13 +528,23 @@ def ratio_of(
     """
     if not before or not after:
         return Ratio(None, None, None)
-    logs = [np.log(np.asarray([side], dtype=np.float64)) for side in (before, after)]
+    logs = [_logs(before), _logs(after)]
     if not spread.deviation or min(len(before), len(after)) < 2:
-        return Ratio(math.exp(float(logs[1].mean() - logs[0].mean())), None, None)
-    first, second = (means(side, spread) for side in logs)
+        return Ratio(math.exp(fmean(logs[1]) - fmean(logs[0])), None, None)
+    first, second = (means(np.array([side]), _prior(side, spread)) for side in logs)
     centre = float(second.values[0] - first.values[0])
     reach = float(difference_reach(first, second, confidence)[0])
     return Ratio(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+
+
+def _logs(times: Sequence[float]) -> list[float]:
+    return [math.log(time) for time in times]
+
+
+def _prior(logs: Sequence[float], spread: Prior) -> Prior:
+    """Return what is known beforehand of a side's spread: nothing where it has one of its own."""
+    is_own = has_own_spread(variance(logs), len(logs) - 1, spread)
+    return Prior(0.0, 0.0) if is_own else spread
 
 
 # --- What came of an arm ---
@@ -557,8 +570,10 @@ def results_of(trials: Trials, arm: Arm) -> tuple[Found | None, float | None, bo
         return None, None, False
     word, is_allowed = judged(found, kind, digits)
     shown = found if math.isfinite(found) else None
+    feeds = any(change.other_inputs for change in trials.change_of(arm))
+    given = [name for name in GIVEN if not (feeds and name == "inputs")]
     is_steady = kind != "different" and all(same_given(plain[0], each) for each in plain)
-    if is_steady and not all(same_given(plain[0], each) for each in mine):
+    if is_steady and not all(same_given(plain[0], each, given) for each in mine):
         # Other data, or other random numbers, than every plain process has.
         return "different", shown, False
     return word, shown, is_allowed or found <= noise

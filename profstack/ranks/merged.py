@@ -78,7 +78,11 @@ def numbered(
 
     def one(name: str) -> Summary:
         report = read(name)
-        number = given.get(name, report["run"]["rank"]) or 0
+        number = given.get(name, report["run"]["rank"])
+        if number is None:
+            # A rank that was killed has not written it.
+            tail = name.rpartition("-")[2]
+            number = int(tail) if tail.isdecimal() else 0
         return Summary.of(Rank.of(number, name, report), report, calls(name))
 
     return kind, together(map(one, names))
@@ -96,7 +100,8 @@ def merged(
     `recorded` are the ranks that were to record; None for all of the launch.
     """
     ranks = sorted(summary.ranks.values(), key=lambda rank: rank.number)
-    called, met, found = summary.calls, None, None
+    # In order, so that of two that tie the same one is named whoever was read first.
+    called, met, found = dict(sorted(summary.calls.items())), None, None
     if kind == "rank":
         met = meetings(called, {rank.number: _node(rank) for rank in ranks})
         found = _since(straggler(ranks) or _last_to_come(ranks, met), ranks, met)

@@ -23,6 +23,8 @@ ACCURACY = 0.01
 _NS = 1e9
 # The bin of 0, which has no logarithm; those of whole nanoseconds are 0 and more.
 _ZERO = -1
+# A summary is smaller, unfolded.
+_MOST_BYTES = 256 << 20
 # What a file of a summary begins with: one of another version is made anew.
 _HEAD = b"profstack summary 1\n"
 
@@ -136,7 +138,9 @@ def decoded(data: bytes) -> Summary | None:
     if not data.startswith(_HEAD):
         return None
     try:
-        return msgspec.msgpack.decode(zlib.decompress(data[len(_HEAD) :]), type=Summary)
+        unpacked = zlib.decompressobj()
+        text = unpacked.decompress(data[len(_HEAD) :], _MOST_BYTES)
+        return msgspec.msgpack.decode(text, type=Summary) if unpacked.eof else None
     except (zlib.error, msgspec.MsgspecError):
         return None
 

@@ -1,15 +1,19 @@
 """Summaries of many ranks at once, by Dask: one task for each rank, put together in a tree.
 
-A worker that is lost has its tasks done again by others. What is finished is kept beside the page,
-so that a second start takes it up. Without a cluster the ranks are read one after the other.
+A worker that is lost has its tasks done again by others. A summary has some KiB: it comes to this
+process, which keeps it beside the page, so that a second start takes it up, and puts it together
+with others. Without a cluster the ranks are read one after the other.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +31,8 @@ if TYPE_CHECKING:
 _TOGETHER = 8
 # Fewer ranks are read by this process: a cluster takes some seconds to begin.
 LEAST_RANKS = 16
-# The folder beside the page with the summaries that are finished.
-KEPT = "summaries"
+# The folder beside the page with the summaries that are finished, and the file that says so.
+KEPT, MARK = "summaries", "of-profstack.txt"
 _INSTALL = "install it: pip install 'profstack[scale]'"
 
 
@@ -54,66 +58,99 @@ def summed_up(
 ) -> Summary:
     """Return the summary of all ranks; what is finished is kept in `folder`.
 
-    `tell` gets lines on how far it is.
+    `tell` gets lines on how far it is. Raise UsageError where there is no cluster as planned.
     """
-    kept = _Kept(folder / KEPT)
+    kept = _Kept(folder / KEPT, launch)
     found = [(source, kept.read(source)) for source in sources]
-    known = [summary for _, summary in found if summary is not None]
-    left = [source for source, summary in found if summary is None]
-    if known:
-        tell(f"{len(known):,} of {len(sources):,} ranks are there from an earlier start")
+    whole = _Tree()
+    left = []
+    for source, summary in found:
+        if summary is None:
+            left.append(source)
+        else:
+            whole.add(summary)
+    if len(left) < len(sources):
+        count = len(sources) - len(left)
+        tell(f"{count:,} of {len(sources):,} ranks are there from an earlier start")
     progress = _Progress(len(left), tell)
-    if not left:
-        return together(known)
-    workers = plan.workers
-    if workers is None:
-        workers = min(usable_cores() or 1, len(left)) if len(left) >= LEAST_RANKS else 0
+    workers = _workers(plan, len(left))
     if plan.scheduler is None and not workers:
         for source in left:
-            known.append(kept.write(source, reduced(source, launch)))
+            whole.add(kept.write(source, reduced(source, launch)))
             progress.one()
-        return together(known)
-    with _client(plan, workers, tell) as client:
-        return together([*known, _on_cluster(client, left, launch, kept, progress)])
+    elif left:
+        with _client(plan, workers, tell) as client:
+            for source, summary in _on_cluster(client, left, kept, launch):
+                whole.add(kept.write(source, summary))
+                progress.one()
+    return whole.result()
+
+
+def _workers(plan: Plan, count: int) -> int:
+    """Return how many processes of this machine are to read so many ranks; 0 for this one alone."""
+    if plan.workers is not None:
+        return plan.workers
+    cores = usable_cores() or 1
+    is_worth_it = count >= LEAST_RANKS and cores > 1 and find_spec("distributed") is not None
+    return min(cores, count) if is_worth_it else 0
+
+
+class _Tree:
+    """Puts summaries together as they come, some at a time: few are held, however many there are.
+
+    As the order makes no difference, none of them waits for another.
+    """
+
+    def __init__(self) -> None:
+        self._levels: list[list[Summary]] = []
+
+    def add(self, summary: Summary) -> None:
+        """Take a summary."""
+        for level in self._levels:
+            level.append(summary)
+            if len(level) < _TOGETHER:
+                return
+            summary = together(level)
+            level.clear()
+        self._levels.append([summary])
+
+    def result(self) -> Summary:
+        """Return the summary of all."""
+        return together(each for level in self._levels for each in level)
 
 
 def _on_cluster(
-    client: Client,
-    sources: Sequence[Source],
-    launch: Launch,
-    kept: _Kept,
-    progress: _Progress,
-) -> Summary:
-    """Return the summary of ranks: as many as are finished become one, until there is one left."""
+    client: Client, sources: Sequence[Source], kept: _Kept, launch: Launch
+) -> Iterator[tuple[Source, Summary]]:
+    """Yield the ranks with their summaries as they are finished.
+
+    A rank whose worker was killed is read once more, alone: Dask blames all that the worker had.
+    """
     from distributed import as_completed
 
-    source_of = {
-        client.submit(reduced, source, launch, key=f"rank-{source.rank}-{source.key}"): source
-        for source in sources
-    }
-    waiting: list[Future] = []
-    # A later number has priority: what is put together needs no memory any more.
-    done = as_completed(source_of, with_results=True, raise_errors=False)
-    for future, result in done:
+    source_of = {_submitted(client, each, kept, launch): each for each in sources}
+    again = []
+    for future in as_completed(source_of):
         source = source_of.pop(future)
-        if isinstance(result, Summary):
-            kept.write(source, result)
-            waiting.append(future)
-        else:
-            why = f"reading it ended its worker, or failed: {_last_line(result)}"
-            waiting.append(client.scatter(Summary(left_out={source.name: why})))
-        progress.one()
-        while len(waiting) >= _TOGETHER or (not source_of and len(waiting) > 1):
-            some, waiting = waiting[:_TOGETHER], waiting[_TOGETHER:]
-            waiting.append(client.submit(together, some, pure=False, priority=1))
-    whole: Summary = waiting[0].result()
-    return whole
+        try:
+            yield source, future.result()
+        except Exception:
+            again.append(source)
+        # Its result is kept here.
+        future.release()
+    for source in again:
+        try:
+            yield source, _submitted(client, source, kept, launch, "again-").result()
+        except Exception as error:
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            why = f"reading it ended its worker, or failed: {words[-1]}"
+            yield source, Summary(left_out={source.name: why})
 
 
-def _last_line(result: object) -> str:
-    """Return what went wrong with a task, which comes as an error, or as one with its place."""
-    error = result[1] if isinstance(result, tuple) and len(result) > 1 else result
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+def _submitted(
+    client: Client, source: Source, kept: _Kept, launch: Launch, prefix: str = ""
+) -> Future:
+    return client.submit(reduced, source, launch, key=prefix + kept.name_of(source), retries=0)
 
 
 @contextmanager
@@ -139,17 +176,18 @@ def _client(plan: Plan, workers: int, tell: Callable[[str], None]) -> Iterator[C
             tell(f"scheduler {plan.scheduler}, dashboard {client.dashboard_link}")
             yield client
         return
-    # Nobody else on the network is to see it.
-    settings = {"distributed.worker.daemon": True, "distributed.comm.timeouts.connect": "30s"}
+    # A worker has one rank at a time: one that is too large takes no other with it.
+    settings = {"distributed.scheduler.worker-saturation": 1.0}
     with (
         dask.config.set(settings),
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
-            memory_limit=plan.memory_limit,
+            memory_limit=_bytes(plan.memory_limit),
+            # Nobody else on the network is to see it.
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
-            silence_logs=40,
+            silence_logs=logging.ERROR,
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -157,27 +195,48 @@ def _client(plan: Plan, workers: int, tell: Callable[[str], None]) -> Iterator[C
         yield client
 
 
-class _Kept:
-    """Summaries that are finished, a file for each rank."""
+def _bytes(limit: str) -> int | str:
+    """Return a limit of memory in bytes, or "auto"; raise UsageError for what is none."""
+    from dask.utils import parse_bytes
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    if limit == "auto":
+        return limit
+    try:
+        return int(parse_bytes(limit))
+    except ValueError:
+        what, step = "no number of bytes", "give one such as 2GB"
+        raise UsageError(what, where=f"--memory-limit {limit}", next_step=step) from None
+
+
+class _Kept:
+    """Summaries that are finished, a file for each rank.
+
+    Its name has all that a summary depends on: the files, the launch, and the rank's machine.
+    """
+
+    def __init__(self, folder: Path, launch: Launch) -> None:
+        self._folder, self._launch = folder, launch
+
+    def name_of(self, source: Source) -> str:
+        """Return the name of a rank's summary."""
+        of = f"{source.key} {source.node} {self._launch}"
+        return f"{folder_name(source.rank)}-{hashlib.sha256(of.encode()).hexdigest()[:16]}"
 
     def _path(self, source: Source) -> Path:
-        return self._folder / f"{folder_name(source.rank)}-{source.key}"
+        return self._folder / self.name_of(source)
 
     def read(self, source: Source) -> Summary | None:
         """Return the summary of an earlier start; None without one, or where the files changed."""
         try:
-            return decoded(self._path(source).read_bytes())
+            found = decoded(self._path(source).read_bytes())
         except OSError:
             return None
+        return found if found is not None and {*found.ranks} == {source.rank} else None
 
     def write(self, source: Source, summary: Summary) -> Summary:
         """Keep a summary that has its rank; what failed is tried again at the next start."""
         if summary.ranks:
             path = self._path(source)
-            path.parent.mkdir(exist_ok=True)
             part = path.with_name(path.name + ".part")
             part.write_bytes(summary.encoded())
             part.replace(path)

@@ -16,8 +16,6 @@ def write(tables: Tables, folder: Path) -> list[Path]:
     from pyarrow import parquet
 
     folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.parquet"):
-        old.unlink()
     written = []
     joined: dict[str, Sequence[Mapping[str, object]]] = {
         "ranks": tables["ranks"],
@@ -27,8 +25,9 @@ def write(tables: Tables, folder: Path) -> list[Path]:
         "collectives": tables["collectives"],
     }
     for name, rows in joined.items():
+        path = folder / f"{name}.parquet"
+        path.unlink(missing_ok=True)
         if rows:
-            path = folder / f"{name}.parquet"
             parquet.write_table(arrow.Table.from_pylist([*rows]), path)
             written.append(path)
     return written

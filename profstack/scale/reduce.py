@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from profstack.errors import ProfstackError, UsageError
 from profstack.guard import CollectorOff
-from profstack.ranks.collectives import Call, read_calls
+from profstack.ranks.collectives import read_calls
 from profstack.ranks.rank import Rank
 from profstack.ranks.summary import Summary
-from profstack.scale.sources import ENDINGS, RECORDED, Source
+from profstack.report import files
+from profstack.scale.sources import ENDINGS, RECORDED, Source, is_local
 from profstack.storage.folder import DATABASE, create_folder
 
 if TYPE_CHECKING:
@@ -37,61 +38,78 @@ def folder_name(rank: int) -> str:
 
 def reduced(source: Source, launch: Launch) -> Summary:
     """Return the summary of a rank; where its files cannot be read, of none, with the reason."""
+    name = folder_name(source.rank)
     try:
         with tempfile.TemporaryDirectory(prefix="profstack-rank-") as made, CollectorOff():
-            report, calls = _read(source, launch, Path(made))
-            rank = Rank.of(source.rank, folder_name(source.rank), report)
-            return Summary.of(rank, report, calls)
-    except (ProfstackError, OSError) as error:
+            if source.is_recording:
+                with local(source) as (home,):
+                    calls = read_calls(home) if (home / DATABASE).is_file() else []
+                    report = files.load(home)
+                    return Summary.of(Rank.of(source.rank, name, report), report, calls)
+            own = create_folder("", str(Path(made) / "recording"), force=False)
+            left_out = _import(source, launch, own)
+            report = files.complete_report(own)
+            found = Summary.of(Rank.of(source.rank, name, report), report, read_calls(own))
+            found.left_out = left_out
+            return found
+    except ProfstackError as error:
         return Summary(left_out={source.name: str(error)})
+    except Exception as error:
+        # File systems behind a URL have errors of their own, and no rank ends the others.
+        return Summary(left_out={source.name: f"{type(error).__name__}: {error}"})
 
 
-def record(source: Source, launch: Launch, folder: Path) -> None:
-    """Make a rank's own recording of its files, in a folder that is made, with its page.
+def shown(source: Source, launch: Launch, folder: Path) -> Report:
+    """Return the whole report of a rank; of traces with a recording of its own in `folder`.
 
-    Of a recording elsewhere the report and the tables are copied.
+    One that an earlier start has made of the same files is taken as it is.
     """
-    from profstack.report.files import write_report
-
-    with local(source) as files:
-        own = create_folder("", str(folder), force=False)
-        if source.is_recording:
-            (home,) = files
-            for name in RECORDED:
-                if (home / name).is_file():
-                    shutil.copy(home / name, own / name)
-        else:
-            _import(files, source, launch, own)
-    write_report(own)
-
-
-def _read(source: Source, launch: Launch, made: Path) -> tuple[Report, list[Call]]:
-    """Return the report of a rank and its collectives."""
-    from profstack.report import files as reports
-
-    with local(source) as files:
-        if source.is_recording:
-            (home,) = files
-            has_calls = (home / DATABASE).is_file()
-            return reports.load(home), read_calls(home) if has_calls else []
-        own = create_folder("", str(made / "recording"), force=False)
-        _import(files, source, launch, own)
-        return reports.complete_report(own), read_calls(own)
+    if source.is_recording:
+        with local(source) as (home,):
+            return files.load(home)
+    own, mark = folder / folder_name(source.rank), Path("logs", "made-of.txt")
+    of = f"{source.key} {launch} {source.node}"
+    if not (own / mark).is_file() or (own / mark).read_text(encoding="utf-8") != of:
+        part = own.with_name(own.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        _import(source, launch, create_folder("", str(part), force=False))
+        files.write_report(part)
+        (part / mark).write_text(of, encoding="utf-8")
+        if (own / mark).is_file():
+            shutil.rmtree(own)
+        part.rename(own)
+    return files.load(own)
 
 
-def _import(files: list[Path], source: Source, launch: Launch, folder: Path) -> None:
-    from profstack.readers.formats import Request, beginning
+def _import(source: Source, launch: Launch, folder: Path) -> dict[str, str]:
+    """Make a recording of a rank's files in a folder; return which of them are left out, and why.
+
+    Files of one kind count: traces, else the first kind that is known.
+    """
+    from profstack.readers.formats import Format, Request, beginning
     from profstack.readers.imports import begin, formats, put
+    from profstack.readers.torchtrace.importing import FORMAT as TRACES
 
-    start = beginning(files[0])
-    kind = next((each for each in formats() if each.recognise(start, files[0].name)), None)
-    if kind is None:
-        step = f"give traces of torch.profiler, or reports of Nsight ({', '.join(ENDINGS)})"
-        raise UsageError("no profile that is known here", where=files[0].name, next_step=step)
-    taken = kind.take(files, Request(numbered=True))
-    size, recorded = launch.world_size, launch.recorded
-    begin(folder, rank=source.rank, world_size=size, recorded_ranks=recorded, node=source.node)
-    put(folder, [(kind, taken)])
+    with local(source) as own:
+        by_kind: dict[Format, list[Path]] = {}
+        for path in own:
+            start = beginning(path)
+            kind = next((each for each in formats() if each.recognise(start, path.name)), None)
+            if kind is not None:
+                by_kind.setdefault(kind, []).append(path)
+        if not by_kind:
+            step = f"give traces of torch.profiler, or reports of Nsight ({', '.join(ENDINGS)})"
+            raise UsageError("no profile that is known here", where=source.name, next_step=step)
+        kind = TRACES if TRACES in by_kind else next(iter(by_kind))
+        # A report of Nsight lies beside its export.
+        exports = [path for path in by_kind[kind] if path.suffix == ".sqlite"]
+        taken = kind.take(exports or by_kind[kind], Request(numbered=True))
+        size, recorded = launch.world_size, launch.recorded
+        begin(folder, rank=source.rank, world_size=size, recorded_ranks=recorded, node=source.node)
+        put(folder, [(kind, taken)])
+        others = {*own} - {*taken.files}
+        why = f"beside the files of rank {source.rank} that were read"
+        return {f"{path.parent.name}/{path.name}": why for path in others}
 
 
 @contextmanager
@@ -100,11 +118,11 @@ def local(source: Source) -> Iterator[list[Path]]:
     import fsspec
 
     found = [fsspec.core.url_to_fs(url) for url in source.files]
-    if all("file" in _protocols(system) for system, _ in found):
+    if all(is_local(system) for system, _ in found):
         yield [Path(path) for _, path in found]
         return
     with tempfile.TemporaryDirectory(prefix="profstack-fetched-") as made:
-        files = []
+        fetched = []
         for number, (system, path) in enumerate(found):
             # Names say what a file is, and two of them may be the same.
             target = Path(made) / str(number) / PurePosixPath(path).name
@@ -116,10 +134,5 @@ def local(source: Source) -> Iterator[list[Path]]:
                         system.get_file(f"{path}/{name}", str(target / name))
             else:
                 system.get_file(path, str(target))
-            files.append(target)
-        yield files
-
-
-def _protocols(system: object) -> tuple[str, ...]:
-    names = getattr(system, "protocol", ())
-    return (names,) if isinstance(names, str) else tuple(names)
+            fetched.append(target)
+        yield fetched

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 
 import numpy as np
 
@@ -72,6 +73,35 @@ def means(values: FloatArray, prior: Prior) -> Means:
         known = Prior(supposed[rows], worth[rows])
         variances[rows], freedoms[rows] = _variance(_winsorized(some), count - 2 * cut, known)
     return Means(middles, variances, freedoms)
+
+
+# The largest of twenty variances of the same spread, as a deviate of a normal distribution.
+_ONE_IN_TWENTY = 1.645
+
+
+def common(spreads: Sequence[tuple[float, int]]) -> Prior:
+    """Return the spread that several sides have in common: of each its variance and freedom.
+
+    It is the median of the variances, each over what is in the middle of chance: a few sides that
+    spread far more, as programs with busy workers do, do not count (Phipson et al. 2016).
+    """
+    known = [(variance, freedom) for variance, freedom in spreads if freedom > 0]
+    if not known:
+        return Prior(0.0, 0.0)
+    usual = median(variance / _chance(freedom, 0.0) for variance, freedom in known)
+    return Prior(math.sqrt(usual), float(sum(freedom for _, freedom in known)))
+
+
+def has_own_spread(variance: float, freedom: int, prior: Prior) -> bool:
+    """Return whether a side spreads more than a common spread gives by chance, once in twenty."""
+    usual = float(prior.deviation) ** 2
+    return freedom > 0 and variance > usual * _chance(freedom, _ONE_IN_TWENTY)
+
+
+def _chance(freedom: int, deviate: float) -> float:
+    """Return a quantile of chi-square over its degrees of freedom (Wilson and Hilferty 1931)."""
+    part = 2.0 / (9.0 * freedom)
+    return (1.0 - part + deviate * math.sqrt(part)) ** 3
 
 
 def means_together(values: FloatArray, weight: FloatArray, prior: Prior) -> Means:

@@ -562,9 +562,10 @@ def node_numbers(heads: Mapping[int, bytes]) -> dict[int, int]:
     `heads` are the beginnings of the traces by rank. Empty where one gives none, or calls its
     machine as every machine calls itself.
     """
-    found = {rank: _HOST.search(head) for rank, head in sorted(heads.items())}
-    names = {rank: each[1] for rank, each in found.items() if each and each[1] != b"localhost"}
-    if len(names) < len(found):
+    traces = {rank: head for rank, head in sorted(heads.items()) if _EVENTS.search(head)}
+    found = {rank: each[1] for rank, head in traces.items() if (each := _HOST.search(head))}
+    names = {rank: each for rank, each in found.items() if not each.startswith(b"localhost")}
+    if len(names) < len(traces):
         return {}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
     return {rank: numbers[name] for rank, name in names.items()}

@@ -223,6 +223,20 @@ def test_without_evidence_nothing_is_recommended(make):
         assert (verdict, results, others[0], said in others[1]) == (wanted, None, False, True)
 
 
+@cases("given own results recommended", ("inputs", True, "equal", True),
+       ("inputs", False, "different", False), ("random", True, "different", False))  # fmt: skip
+def test_other_data_is_another_result_but_for_a_change_that_is_about_it(
+    make, given, own, results, recommended
+):
+    def then(process, chosen, _):
+        if chosen:
+            other = {"inputs": [[[[1], 2.0, 2.0]]], "random": ["b"]}[given]
+            process.told["results"] = {**process.told["results"], given: other}
+
+    made = make(Script({"fast": 0.5}, then=then), known=[change("fast", other_inputs=own)])
+    assert told(made, "verdict results recommended") == [["gains", results, recommended]]
+
+
 def test_items_are_compared_where_a_step_has_more_of_them(make):
     def widen(process, chosen, _):
         process.item_s = process.step_s / (8 if chosen else 4)
@@ -312,10 +326,26 @@ def test_the_spread_is_that_of_all_arms(tmp_path):
     every = (made.plain, (1, 2)), (made.again, (1,)), (made.arms[0], (3, 3, 3)), (made.arms[1], ())
     for arm, times in every:
         arm.processes = [Process(step_s=time) for time in times]
-    # Of log 2 apart, and of none: a variance of half its square over three degrees of freedom.
+    # Of log 2 apart, and of none: of the variances over the middle of chance the median.
     found = made.spread()
-    assert found.deviation == pytest.approx(math.log(2) / math.sqrt(6))
+    usual = (math.log(2) ** 2 / 2 / (1 - 2 / 9) ** 3 + 0.0) / 2
+    assert found.deviation == pytest.approx(math.sqrt(usual))
     assert found.freedom == 3.0
+
+
+def test_a_change_that_spreads_far_more_hides_no_gain_of_others_and_is_told_by_itself(make):
+    def then(process, chosen, _):
+        if "wild" in chosen:
+            process.step_s *= 0.75 * math.exp(script.chance.gauss(0.0, 0.4))
+
+    for seed in range(6):
+        script = Script({"fast": 0.85}, noise=0.01, seed=seed, then=then)
+        made = make(script, "fast", "wild", "none", "other", budget_s=400.0, steps=20)
+        found = dict(told(made))
+        assert (found["fast"], found["none"]) == ("gains", "same")
+        rows = {row[0]: row[1:] for row in told(made, "change ci95_low ci95_high")}
+        (low, high), (lowest, highest) = rows["fast"], rows["wild"]
+        assert high / low < 1.2 < 1.4 < highest / lowest
 
 
 _LONG = "torch.utils.checkpoint.CheckpointError: recomputed\n  by others\nSee workaround examples."

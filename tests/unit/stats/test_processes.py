@@ -89,3 +89,21 @@ def test_parts_of_equal_wholes_differ_in_at_most_a_twentieth():
         told += abs(sides[1].values - sides[0].values) > module.difference_reach(*sides, 0.95)
     # Of 1000 that are told in 5 % of cases, 75 or more are one in 3000.
     assert told.max() < 75
+
+
+def test_the_common_spread_is_of_most_sides_and_few_have_their_own():
+    random = np.random.default_rng(4)
+    sides = [random.normal(0.0, 0.03, 3) for _ in range(400)]
+    sides += [random.normal(0.0, 0.6, 3) for _ in range(80)]
+    spreads = [(float(side.var(ddof=1)), 2) for side in sides]
+    prior = module.common(spreads)
+    assert prior.deviation == pytest.approx(0.03 * 1.15, rel=0.1)
+    assert prior.freedom == 960.0
+    own = [module.has_own_spread(*each, module.Prior(0.03, 6.0)) for each in spreads]
+    # Once in twenty by chance; of three numbers some lie close together all the same.
+    assert 0.03 < np.mean(own[:400]) < 0.07
+    assert np.mean(own[400:]) > 0.95
+    assert module.common([]) == module.common([(0.5, 0)]) == module.Prior(0.0, 0.0)
+    assert not module.has_own_spread(9.0, 0, prior)
+    many = [(float(random.normal(0.0, 0.03, 9).var(ddof=1)), 8) for _ in range(200)]
+    assert module.common(many).deviation == pytest.approx(0.03, rel=0.1)
