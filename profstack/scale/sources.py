@@ -146,6 +146,8 @@ def is_local(system: Any) -> bool:
 
 def _local_files(root: Path, without: Path | None) -> Iterator[_File]:
     """Yield the files below a folder; links are followed, but in no circle."""
+    if not root.exists():
+        raise FileNotFoundError("it is not there")
     if root.is_file():
         yield _local_file(root)
         return

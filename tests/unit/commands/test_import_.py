@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from profstack.commands import import_, main
+from profstack.commands import main
+from profstack.readers import imports
 from profstack.readers.formats import Format, Taken
 from profstack.report import files
 from profstack.storage.folder import Writer, facts_of, read_tables, write_run
@@ -169,7 +170,7 @@ def taker(layer, asked):
 def test_files_of_several_formats_become_one_recording(tmp_path, capsys, monkeypatch):
     asked, own = [], str(tmp_path / "own")
     known = [replace(ONE, take=taker("torch", asked)), replace(TWO, take=taker("cprofile", asked))]
-    monkeypatch.setattr(import_, "_formats", lambda: known)
+    monkeypatch.setattr(imports, "formats", lambda: known)
     (tmp_path / "in").mkdir()
     for name, content in {"b.x": b"one", "a.json": gzip.compress(b"one"), "c.one": b"text"}.items():
         (tmp_path / "in" / name).write_bytes(content)

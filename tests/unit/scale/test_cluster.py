@@ -1,5 +1,7 @@
 """Ranks summed up without a cluster, and taken up at a second start; the plan's errors."""
 
+from dataclasses import replace
+
 import pytest
 
 from profstack.errors import UsageError
@@ -37,7 +39,7 @@ def test_what_is_finished_is_not_read_again_at_a_second_start(traces, tmp_path, 
         return summed_up(sources, OF, Plan(), tmp_path / "out", told.append)
 
     monkeypatch.setattr(cluster, "reduced", noted)
-    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / KEPT).mkdir(parents=True)
     first = start()
     assert (read, sorted(first.ranks), len(first.left_out)) == ([0, 1, 2], [0, 2], 1)
     assert told[-1].startswith("3 of 3 ranks in ")
@@ -58,6 +60,41 @@ def test_what_is_finished_is_not_read_again_at_a_second_start(traces, tmp_path, 
         path.write_bytes(path.read_bytes()[:-2])
     assert (start().ranks, read) == (whole.ranks, [0, 1, 2])
     assert not list((tmp_path / "out" / KEPT).glob("*.part"))
+
+
+def test_a_summary_is_of_its_files_launch_and_machine(traces, tmp_path):
+    (tmp_path / KEPT).mkdir()
+    source = find([str(traces)]).sources[0]
+    kept = cluster._Kept(tmp_path / KEPT, OF)
+    kept.write(source, reduced(source, OF))
+    assert kept.read(source).ranks.keys() == {0}
+    for other, launch in ((replace(source, node=1), OF), (replace(source, key="x"), OF),
+                          (source, Launch(4, 3))):  # fmt: skip
+        assert cluster._Kept(tmp_path / KEPT, launch).read(other) is None
+    # One of another rank is none, whatever its file is called.
+    (tmp_path / KEPT / kept.name_of(source)).write_bytes(
+        reduced(find([str(traces)]).sources[2], OF).encoded()
+    )
+    assert kept.read(source) is None
+
+
+@pytest.mark.parametrize(("given", "count", "workers"), [
+    (None, 15, 0), (None, 16, 4), (None, 3000, 4), (0, 3000, 0), (7, 2, 7),
+])  # fmt: skip
+def test_many_ranks_are_read_by_as_many_processes_as_there_are_cores(
+    monkeypatch, given, count, workers
+):
+    monkeypatch.setattr(cluster, "usable_cores", lambda: 4)
+    assert cluster._workers(Plan(workers=given), count) == workers
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    assert cluster._workers(Plan(workers=given), count) == (given or 0)
+
+
+def test_a_limit_of_memory_that_is_none_is_one_line():
+    assert cluster._bytes("auto") == "auto"
+    assert cluster._bytes("2GB") == 2_000_000_000
+    with pytest.raises(UsageError, match="no number of bytes"):
+        cluster._bytes("2XB")
 
 
 def test_a_scheduler_that_is_none_is_one_line(traces, tmp_path):

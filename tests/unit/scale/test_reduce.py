@@ -8,7 +8,7 @@ from profstack.ranks.collectives import read_calls
 from profstack.ranks.rank import Rank
 from profstack.ranks.summary import Summary
 from profstack.report import files
-from profstack.scale.reduce import Launch, record, reduced
+from profstack.scale.reduce import Launch, reduced, shown
 from profstack.scale.sources import find
 from tests.support.launches import launch
 from tests.support.rank_traces import rank_trace, told_rank
@@ -70,11 +70,44 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(tmp_path, content, sai
 
 
 def test_a_rank_that_is_shown_gets_a_recording_of_its_own(traces):
-    source = find([str(traces)]).sources[1]
-    record(source, OF, traces / "own")
-    report = files.load(traces / "own")
+    source, out = find([str(traces)]).sources[1], traces / "out"
+    out.mkdir()
+    report = shown(source, OF, out)
     assert (report["run"]["rank"], report["run"]["world_size"]) == (1, 2)
-    assert (traces / "own" / "report.html").is_file()
+    own = out / "rank-00001"
+    made = (own / "report.html").stat().st_mtime_ns
+    assert shown(source, OF, out) == report
+    assert (own / "report.html").stat().st_mtime_ns == made
+    # Of other files, or of another launch, it is made anew; what was half made counts for nothing.
+    (out / "rank-00001.part").mkdir()
+    assert shown(source, Launch(4, 2), out)["run"]["world_size"] == 4
+    (traces / "run.rank1.json").write_text(rank_trace(100, **told_rank(1, 2)))
+    [again] = find([str(traces / "run.rank1.json")], out).sources
+    assert shown(again, OF, out)["tables"]["operators"] == report["tables"]["operators"]
+    assert sorted(path.name for path in out.iterdir()) == ["rank-00001"]
+
+
+def test_a_recording_elsewhere_is_shown_as_it_is_and_copied_nowhere(tmp_path):
+    [made] = launch(1)
+    home = tmp_path / made.folder
+    home.mkdir()
+    whole = completed(made.report, files.schema())
+    files.write(whole, home / "report.json")
+    (tmp_path / "out").mkdir()
+    [source] = find([str(tmp_path)]).sources
+    assert shown(source, OF, tmp_path / "out") == files.load(home)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_of_several_kinds_of_files_the_traces_are_read_and_the_others_told(traces):
+    (traces / "rank_0").mkdir()
+    (traces / "run.rank0.json").rename(traces / "rank_0" / "trace.json")
+    (traces / "rank_0" / "arguments.json").write_text('{"lr": 0.1}')
+    [source, _] = find([str(traces)]).sources
+    assert len(source.files) == 2
+    found = reduced(source, OF)
+    assert list(found.ranks) == [0]
+    assert found.left_out == {"rank_0/arguments.json": "beside the files of rank 0 that were read"}
 
 
 def test_a_report_without_its_tables_is_summed_up_too(tmp_path):

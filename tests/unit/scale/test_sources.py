@@ -79,6 +79,34 @@ def test_files_behind_a_url_and_in_several_places_are_found(tmp_path):
         system.rm("/launch", recursive=True)
 
 
+def test_what_is_told_twice_counts_once_and_two_launches_are_no_launch(tmp_path):
+    for run in ("one", "two"):
+        home = tmp_path / run / "rank-00000"
+        home.mkdir(parents=True)
+        (home / "report.json").write_text("{}")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "rank4.json").write_text(rank_trace(0))
+    path = str(tmp_path / "traces")
+    assert find([path, f"{path}/rank4.json", path]).sources == find([path]).sources
+    with pytest.raises(UsageError, match="rank 0 is there twice"):
+        find([str(tmp_path)])
+    with pytest.raises(UsageError, match="it is not there"):
+        find([path, str(tmp_path / "trces")])
+    # The page's own folder is none of the launch's, though it lies there.
+    assert find([str(tmp_path)], tmp_path / "two").sources[0].rank == 0
+
+
+def test_links_to_folders_are_followed_in_no_circle(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "rank2.json").write_text(rank_trace(0))
+    launch = tmp_path / "launch"
+    launch.mkdir()
+    (launch / "linked").symlink_to(tmp_path / "elsewhere")
+    (launch / "around").symlink_to(launch)
+    os.mkfifo(launch / "rank3.json")
+    assert files_of(find([str(launch)])) == {2: ["rank2.json"]}
+
+
 def test_without_a_rank_or_a_place_that_is_one_line(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     told = {str(tmp_path): "no rank left a file", "nowhere://x/y": "cannot be opened"}
