@@ -21,7 +21,7 @@ def traces(tmp_path):
     for rank in range(RANKS):
         text = rank_trace(300 * (rank == 5), **told_rank(rank, RANKS, host_name=f"n{rank // 8}"))
         (folder / f"rank{rank}.json").write_text(text)
-    (folder / "rank9.json").write_text('{"traceEvents": [], "schemaVersion": 1}')
+    (folder / "rank9.json").write_text('{"schema')
     (folder / "rank11.json").write_text('{"settings": 1}')
     return folder
 
