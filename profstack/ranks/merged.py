@@ -524,6 +524,8 @@ def _verdict(
 def _late_words(ranks: Sequence[Rank], shown: Rank, found: Straggler) -> str:
     """Return who waits for whom, for how long, and in which steps."""
     others = len(ranks) - 1
+    if found["whole_node"]:
+        others = sum(rank.node != shown.node for rank in ranks)
     whom = "the other rank wait" if others == 1 else f"the other {others} ranks wait"
     who = f"Rank {found['rank']}"
     if found["whole_node"]:

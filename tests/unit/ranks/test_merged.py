@@ -193,7 +193,9 @@ def test_a_machine_whose_ranks_come_last_in_turn_is_waited_for_as_a_whole():
 
     found = joined(ranks, calls=calls)
     assert of(found["ranks"]["straggler"], "whole_node late_s") == near(True, late_s)
-    assert found["verdict"]["sentence"].startswith("Node 1 (such as rank ")
+    said = found["verdict"]["sentence"]
+    assert said.startswith("Node 1 (such as rank ")
+    assert "makes the other 4 ranks wait" in said
     # Where nobody knows the machines, or all ranks are of one, no machine is late.
     for node in (None, 0):
         for rank in ranks:
