@@ -355,9 +355,8 @@ class CallTrials:
             return "breaks", arm.broken
         if found.low is None or found.high is None:
             return "same", "it was called too few times: the budget was used up"
-        if found.high < 1.0 - self.floor:
-            return "gains", None
-        return ("loses" if found.low > 1.0 + self.floor else "same"), None
+        side = found.beyond(self.floor)
+        return "gains" if side < 0 else "loses" if side else "same", None
 
 
 def _median(arm: _Arm) -> float | None:

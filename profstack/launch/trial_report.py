@@ -46,19 +46,12 @@ def verdict_of(trials: Trials, arm: Arm) -> tuple[Word, str | None]:
     if arm.broken is not None:
         return "breaks", arm.broken
     found = trials.ratio(arm)
-    low, high = found.low, found.high
     if arm.closed is None and len(arm.processes) < LEAST:
         made = f"{len(arm.processes)} of {LEAST} processes were run"
         return "same", f"only {made} in the budget: not told"
-    if low is None or high is None:
-        return "same", arm.closed
-    floor, factor = trials.largest_floor, found.factor or 1.0
-    # The interval has the noise in it; what is smaller than the plain script's own difference is
-    # told of nothing all the same.
-    if high < 1.0 and factor < 1.0 - floor:
-        return "gains", None
-    if low > 1.0 and factor > 1.0 + floor:
-        return "loses", None
+    side = found.beyond(trials.largest_floor)
+    if side:
+        return "gains" if side < 0 else "loses", None
     return "same", arm.closed if arm.closed != "it is the same" else None
 
 

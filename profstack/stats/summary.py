@@ -201,6 +201,16 @@ class Ratio:
         """Return whether the interval leaves out 1; False without an interval."""
         return self.low is not None and self.high is not None and not self.low <= 1.0 <= self.high
 
+    def beyond(self, floor: float) -> int:
+        """Return -1 for less, 1 for more, and 0 where neither is shown.
+
+        The interval, which has the noise in it, has to leave out 1, and the ratio has to be further
+        from it than `floor`: what the same seems to differ from itself.
+        """
+        if self.factor is None or not self.distinguishable or abs(self.factor - 1.0) <= floor:
+            return 0
+        return -1 if self.factor < 1.0 else 1
+
 
 def summarize(samples_s: Sequence[float]) -> Summary:
     """Return the statistics of at least one sample, in the order in which they were taken."""

@@ -229,3 +229,12 @@ def test_an_interval_of_slices_that_have_nothing_in_common_is_not_given():
         above = [[1.2, 1.21, 1.19] * 2, [1.2 * factor, 1.21 * factor, 1.19 * factor] * 2]
         found = summary.ratio_interval(above, below)
         assert (found.factor is not None, found.low is not None) == (True, known)
+
+
+@pytest.mark.parametrize(("factor", "low", "high", "floor", "side"), [
+    (0.80, 0.70, 0.99, 0.19, -1), (0.80, 0.70, 0.99, 0.21, 0), (0.80, 0.70, 1.01, 0.0, 0),
+    (1.25, 1.01, 1.50, 0.24, 1), (1.25, 1.01, 1.50, 0.26, 0), (1.25, 0.99, 1.50, 0.0, 0),
+    (0.5, None, None, 0.0, 0), (None, None, None, 0.0, 0),
+])  # fmt: skip
+def test_beyond_a_floor_a_ratio_needs_its_interval_on_one_side(factor, low, high, floor, side):
+    assert summary.Ratio(factor, low, high).beyond(floor) == side
