@@ -146,6 +146,40 @@ OWN = {
         after_step()
 """,
     ),
+    "unfused_optimizer__nesterov_tower": (
+        "fused-optimizer",
+        """
+    net = nn.Sequential(*[nn.Linear(40, 40) for _ in range(60)])
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9, nesterov=True)
+    x = torch.randn(6, 40)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        after_step()
+""",
+    ),
+    "checkpointed__encoder": (
+        "no-checkpointing",
+        """
+    from torch.utils.checkpoint import checkpoint
+
+    layers = nn.ModuleList(
+        nn.TransformerEncoderLayer(48, 4, 96, dropout=0.0, batch_first=True) for _ in range(4)
+    )
+    head = nn.Linear(48, 1)
+    optimizer = torch.optim.SGD([*layers.parameters(), *head.parameters()], lr=1e-4)
+    x = torch.randn(4, 24, 48, requires_grad=True)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        hidden = x
+        for layer in layers:
+            hidden = checkpoint(layer, hidden, use_reentrant=False)
+        head(hidden).square().mean().backward()
+        optimizer.step()
+        after_step()
+""",
+    ),
     "zero_grad_to_zeros__large_weight": (
         "set-to-none",
         """
