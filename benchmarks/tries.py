@@ -95,12 +95,21 @@ OWN = {
     "worker_starts__short_epochs": (
         "persistent-workers",
         """
-    data = torch.utils.data.TensorDataset(torch.randn(64, 32))
-    loader = torch.utils.data.DataLoader(data, batch_size=16, num_workers=1)
+    import time
+
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, at: int) -> torch.Tensor:
+            time.sleep(0.004)
+            return torch.full((32,), float(at))
+
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=8, num_workers=2)
     net = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-    for _ in range(steps // 4):
-        for (x,) in loader:
+    for _ in range(steps // 8):
+        for x in loader:
             optimizer.zero_grad()
             net(x).square().mean().backward()
             optimizer.step()
