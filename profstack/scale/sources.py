@@ -168,7 +168,7 @@ def is_file(folder: str, name: str) -> bool:
 
 def _local_file(path: Path) -> _File:
     facts = path.stat()
-    return _File(str(path), path.absolute().as_uri(), f"{facts.st_size} {facts.st_mtime_ns}")
+    return _File(str(path), f"file://{path.absolute()}", f"{facts.st_size} {facts.st_mtime_ns}")
 
 
 # What file systems tell of a file's version.

@@ -100,9 +100,11 @@ def test_a_recording_elsewhere_is_shown_as_it_is_and_copied_nowhere(tmp_path):
 
 
 def test_of_several_kinds_of_files_the_traces_are_read_and_the_others_told(traces):
-    (traces / "rank_0").mkdir()
-    (traces / "run.rank0.json").rename(traces / "rank_0" / "trace.json")
-    (traces / "rank_0" / "arguments.json").write_text('{"lr": 0.1}')
+    # Whatever the folder is called.
+    home = traces / "a b%20#?é" / "rank_0"
+    home.mkdir(parents=True)
+    (traces / "run.rank0.json").rename(home / "trace.json")
+    (home / "arguments.json").write_text('{"lr": 0.1}')
     [source, _] = find([str(traces)]).sources
     assert len(source.files) == 2
     found = reduced(source, OF)
