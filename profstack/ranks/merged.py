@@ -35,6 +35,7 @@ from profstack.storage.schema.rank_rows import (
     RankPartRow,
     RankRow,
     RankStepRow,
+    RankWorkRow,
     RareLateness,
     StepSpread,
     Straggler,
@@ -126,9 +127,8 @@ def merged(
     if kind == "process":
         # Programs of their own are not compared.
         rows = [{**row, "late_s": None, "part": None, "part_s": None} for row in rows]
-    _add_tables(report, ranks, shown, met, rows)
-    if kind == "rank":
-        report["tables"]["rank_work"] = list(summary.rows())
+    work = list(summary.rows()) if kind == "rank" else []
+    _add_tables(report, ranks, shown, met, (rows, work))
     if kind == "process":
         ends: list[ReportWarning] = [
             {"slug": each["slug"], "text": each["text"].replace("rank ", "process ", 1)}
@@ -159,12 +159,14 @@ def _add_tables(
     ranks: Sequence[Rank],
     shown: Rank,
     met: Meetings | None,
-    rows: list[RankRow],
+    joined_rows: tuple[list[RankRow], list[RankWorkRow]],
 ) -> None:
-    """Put the tables that join the ranks into the report, with the reasons of their columns."""
+    """Put the tables that join the ranks into the report, with the reasons of their columns.
+
+    `joined_rows` are those of the ranks and of their work.
+    """
     tables = copy.copy(report["tables"])
-    tables["ranks"] = rows
-    tables["rank_work"] = []
+    tables["ranks"], tables["rank_work"] = joined_rows
     tables["rank_parts"] = list(_part_rows(ranks))
     tables["rank_steps"] = list(_step_rows(ranks))
     tables["collectives"] = _with_meetings(tables["collectives"], met)

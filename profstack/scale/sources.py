@@ -158,10 +158,10 @@ def _local_files(root: Path, without: Path | None) -> Iterator[_File]:
             inside.clear()
             continue
         seen.add(here)
-        yield from (_local_file(Path(folder, name)) for name in names if is_file(folder, name))
+        yield from (_local_file(Path(folder, name)) for name in names if _is_file(folder, name))
 
 
-def is_file(folder: str, name: str) -> bool:
+def _is_file(folder: str, name: str) -> bool:
     """Return whether it is a regular file, or a link to one: no pipe is waited for."""
     return os.path.isfile(os.path.join(folder, name))
 
