@@ -333,6 +333,7 @@ class _Observer:
         self.seen.loaders.append(
             {
                 "num_workers": made.num_workers,
+                "prefetch_factor": made.prefetch_factor,
                 "batch_size": made.batch_size,
                 "pin_memory": bool(made.pin_memory),
                 "persistent_workers": bool(made.persistent_workers),

@@ -33,11 +33,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from profstack.analysis.clean_steps import clean_steps, known_times
+from profstack.analysis.clean_steps import clean_steps, known_times, timed_steps
 from profstack.capture.run import RunOptions
 from profstack.capture.slices import Targets
 from profstack.changes.built_in import changes
 from profstack.changes.contract import KINDS, Change, Kind, Measure, Seen, Value
+from profstack.changes.data_loading import PREFETCH, WORKERS
 from profstack.changes.process import FILE
 from profstack.changes.results import (
     GIVEN,
@@ -71,6 +72,11 @@ FEW = 2
 SAME = 0.02
 # Steps of a process: enough for so many seconds, within these numbers.
 ENOUGH_S, FEWEST_STEPS, MOST_STEPS = 3.0, 20, 2_000
+# What workers have prepared is used up after so many times as many steps: the steps that use it up
+# are shorter, but new batches are made meanwhile.
+_TO_USE_UP = 4
+# Batches that each worker of a DataLoader prepares where nothing is said.
+_USUAL_PREFETCH = 2
 # The part of the budget for single changes, where there are several.
 _OF_ARMS = 0.85
 # The first run looks for how long steps take, and ends after so many seconds or steps.
@@ -169,6 +175,8 @@ class Trials:
         # The whole run's own steps, where the first process came to the script's end.
         self.whole_steps: int | None = None
         self.ended = ""
+        # So many first steps of a process may have taken batches made before: they do not count.
+        self._lead = 0
         # By the first run: the time of a process beside its steps, and of a step.
         self._other_s, self._step_s = 0.0, 0.0
         # Part of the budget is for the gains together.
@@ -220,7 +228,25 @@ class Trials:
             for value in values:
                 label = name if value is None else f"{name}={value}"
                 self.arms.append(Arm(label, {name: value}))
+        self._lead_in()
         self._leave_out()
+
+    def _lead_in(self) -> None:
+        """Leave out first steps where workers prepare batches ahead, and make more for them.
+
+        What was made while the script started is used up by then: a longer queue has more of it.
+        """
+        workers = [each["num_workers"] for each in self.seen.loaders]
+        ahead = [each["prefetch_factor"] for each in self.seen.loaders]
+        for name, values in ((WORKERS.name, workers), (PREFETCH.name, ahead)):
+            values += [arm.chosen[name] for arm in self.arms if name in arm.chosen]
+        most = [max((each or 0 for each in values), default=0) for values in (workers, ahead)]
+        self._lead = min(_TO_USE_UP * most[0] * (most[1] or _USUAL_PREFETCH), self.steps)
+        if self.whole_steps is None:
+            self.steps += self._lead
+        else:
+            self.steps = min(self.steps + self._lead, self.whole_steps)
+            self._lead = min(self._lead, self.steps // 2)
 
     def _leave_out(self) -> None:
         """Leave out the last arms where the budget has no time for all: few are tried to an end."""
@@ -432,7 +458,8 @@ class Trials:
             "step_by": None,
             "layers": [],
             "left_out": {},
-            "targets": asdict(Targets()),
+            # One clean slice to the end: all of its steps are timed on the device, too.
+            "targets": asdict(Targets(final_steps=steps, final_s=0.0)),
             "max_steps": steps,
             "max_seconds": seconds,
             "sync": False,
@@ -464,7 +491,7 @@ class Trials:
         if code:
             found.said = _last_words(printed, code)
         elif (recording / DATABASE).is_file():
-            read_process(recording, found)
+            read_process(recording, found, self._lead)
         else:
             found.code, found.said = 1, "it never imported torch"
         shutil.rmtree(recording, ignore_errors=True)
@@ -497,19 +524,24 @@ def _last_words(printed: Path, code: int) -> str:
     return f"{said[:200]} ({end})" if said else end
 
 
-def read_process(recording: Path, found: Process) -> None:
-    """Read the times of a process from its recording, and what its trial told."""
+def read_process(recording: Path, found: Process, lead: int = 0) -> None:
+    """Read the times of a process from its recording, and what its trial told.
+
+    All warm steps count but the first `lead`: no layer has observed any of them.
+    """
     recorded = Recorded(recording)
-    clean = clean_steps(recorded)
+    clean, steps = clean_steps(recorded), recorded.steps
+    first = max(clean.warm_from, steps[0]["step"] + lead) if steps else 0
+    warm = [row for row in timed_steps(steps) if row["step"] >= first]
     # The mean, since batches of several workers come in bursts, and rare work is a part of it.
-    times = known_times([*clean.steps, *clean.paused], clean.clock)
-    found.steps = len(recorded.steps)
+    times = known_times(warm, clean.clock)
+    found.steps = len(steps)
     found.step_s = fmean(times) if times else None
     # All loops together, by the steps of the first one.
-    passed = [row for row in recorded.table("steps") if row["step"] >= clean.warm_from]
+    passed = [row for row in recorded.table("steps") if row["step"] >= first]
     own = sum(row["plan"] == recorded.plan for row in passed)
     found.run_s = sum(row["wall_s"] or 0.0 for row in passed) / own if own else None
-    sizes = [row["batch_size"] for row in clean.steps if row["batch_size"]]
+    sizes = [row["batch_size"] for row in warm if row["batch_size"]]
     if found.step_s is not None and sizes:
         found.item_s = found.step_s / fmean(sizes)
     firsts = [row["wall_s"] for row in recorded.steps[:1] if row["wall_s"]]

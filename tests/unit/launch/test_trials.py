@@ -284,6 +284,45 @@ def test_a_process_is_read_with_all_that_lies_between_its_steps(tmp_path):
     assert found.run_s == pytest.approx((38 * 0.01 + 2 * 0.11 + 5 * 0.02) / 40)
 
 
+def test_every_warm_step_of_a_process_counts_but_the_first_ones(tmp_path):
+    run = Run(tmp_path / "r")
+    # Twenty clean steps that use up what was prepared; what comes after them is the usual time.
+    run.slice("clean", [0.002] * 20)
+    run.slice("watch", [0.009] * 60 + [0.029])
+    run.close()
+    whole, after = Process(), Process()
+    read_process(tmp_path / "r", whole)
+    read_process(tmp_path / "r", after, 20)
+    assert whole.step_s == pytest.approx((20 * 0.002 + 60 * 0.009 + 0.029) / 81)
+    assert (after.steps, after.step_s) == (81, pytest.approx((60 * 0.009 + 0.029) / 61))
+    assert after.run_s == pytest.approx(after.step_s)
+
+
+LOADERS = [{"num_workers": 3, "prefetch_factor": 2}, {"num_workers": 0, "prefetch_factor": None}]
+
+
+@cases(
+    "loaders tried length steps lead",
+    ([], {}, None, 30, 0),
+    # Batches made in the step; then by workers, by those of a change, with a longer queue.
+    (LOADERS[1:], {}, None, 30, 0),
+    (LOADERS, {}, None, 54, 24),
+    (LOADERS[1:], {"workers": 2}, None, 46, 16),
+    (LOADERS, {"prefetch": 5}, None, 60, 30),
+    # Scripts of few steps.
+    (LOADERS, {}, 40, 40, 20),
+    (LOADERS, {}, 52, 52, 24),
+)
+def test_steps_are_added_for_what_workers_prepare(make, loaders, tried, length, steps, lead):
+    found = [change(name, values=lambda _, value=value: [value]) for name, value in tried.items()]
+
+    def see(process, chosen, observe):
+        process.told["seen"] = {**SEEN, "loaders": loaders}
+
+    made = make(Script({}, length=length, then=see), known=found or [change("a")], steps=None)
+    assert (made.steps, made._lead) == (steps, lead)
+
+
 def test_gains_together_are_run_and_what_excludes_is_left(make):
     script = Script({"a": 0.7, "b": 0.8, "c": 0.9})
     made = make(script, known=[change("a"), change("b", excludes=("a",)), change("c")])
