@@ -108,6 +108,8 @@ class Arming:
         self.observers = observers
         self.loops = loops
         self.aim = Aim()
+        # Whether only the ends of the steps in progress are stamped.
+        self.is_quick = False
         self.setup = SetupRecorder(hooks.torch, log.writer.facts)
         # By plan: each loop has steps of its own.
         self._clean_means: dict[int, list[float]] = {}
@@ -166,7 +168,9 @@ class Arming:
         # Also on what the script has loaded since the slice before.
         script_ranges.install()
         user_regions.forward_to(self.hooks.state)
-        self.hooks.exchange_step_hook(self.quick_hook(planned) if listener is None else None)
+        quick = self.quick_hook(planned) if listener is None else None
+        self.is_quick = quick is not None
+        self.hooks.exchange_step_hook(quick)
         # While ranges are emitted nothing else is done at a call.
         mode = self.hooks.state.mode
         events = self.events
@@ -201,7 +205,9 @@ class Arming:
         Dynamo guards the hooks of an optimizer it compiles: they may not change under it.
         """
         followed = self.events.followed_optimizer
-        if followed is None or not self._is_short(planned) or has_compiled():
+        if followed is None or self.events.made_anew:
+            return None
+        if not self._is_short(planned) or has_compiled():
             return None
         if self.loops.begin_at.region is not None or self.loops.pending:
             return None

@@ -301,6 +301,11 @@ class Engine:
         calls, training = events.counts_calls, not events.evaluating
         return self.loops.state_now(calls=calls, training=training, since=since)
 
+    def is_in_loop(self) -> bool:
+        """Return whether the step that ends is of the loop in progress, and is seen one by one."""
+        frame = sys._getframe(1)
+        return not self.arming.is_quick and self.loops.is_current(frame, self._state())
+
     def elsewhere(self, frame: FrameType, state: int) -> None:
         """Take a step that was made elsewhere than the one before."""
         loops, was_pending = self.loops, self.loops.pending

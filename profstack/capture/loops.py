@@ -196,6 +196,10 @@ class Loops:
             frame = frame.f_back
         return frame is None and state == self.state and bool(self.stack)
 
+    def is_current(self, frame: FrameType | None, state: int) -> bool:
+        """Return whether a step that is made there is of the loop in progress."""
+        return self._key(frame, state, []) in self.current.keys
+
     def begin(
         self, frame: FrameType | None, state: int, total: int, *, goes_on: bool = False
     ) -> Loop:
@@ -207,7 +211,7 @@ class Loops:
         if not goes_on:
             self._loops.clear()
         self._pending.clear()
-        key = self._begun = self._key(frame, state)
+        key = self._begun = self._remember(frame, state)
         if (known := self._back_to(key, total)) is not None:
             return known
         self._begun_at = total
@@ -220,7 +224,7 @@ class Loops:
 
         `delayed` says that the stack is that of the step that begins.
         """
-        key = self._key(frame, state)
+        key = self._remember(frame, state)
         if delayed:
             begun, self._begun = self._begun, key
             key = key if begun is None else begun
@@ -278,14 +282,18 @@ class Loops:
         self._pending.clear()
         return self.current
 
-    def _key(self, frame: FrameType | None, state: int) -> Key:
-        """Remember a stack, and return what it has in common with all steps made there."""
+    def _remember(self, frame: FrameType | None, state: int) -> Key:
+        """Remember the stack of a step, and return its key."""
         self.stack.clear()
         self.state = state
+        return self._key(frame, state, self.stack)
+
+    def _key(self, frame: FrameType | None, state: int, stack: list[Place]) -> Key:
+        """Add a frame and those around it to `stack`; return what all steps made there share."""
         site: list[tuple[str, int, str]] = []
         while frame is not None:
             code = frame.f_code
-            self.stack.append((code, frame.f_lasti))
+            stack.append((code, frame.f_lasti))
             if self._own(code.co_filename):
                 line = (code.co_filename, frame.f_lineno, code.co_name)
                 # Recursion makes no other loop.

@@ -84,6 +84,8 @@ class StepEvents:
         self._optimizer: int | None = None
         # A reference to the optimizer whose step ends steps; None under every other rule.
         self.followed_optimizer: weakref.ref[Any] | None = None
+        # Whether a loop makes its optimizer anew, so that no one object ends its steps.
+        self.made_anew = False
         # Optimizers that have stepped, one of which may be followed, by their address.
         self._candidates: dict[int, weakref.ref[Any]] = {}
         self.stepping.clear()
@@ -340,6 +342,14 @@ class StepEvents:
 
     def _optimizer_ended(self, optimizer: Any) -> None:
         key, now = id(optimizer), _perf_counter()
+        if self.rule == "optimizer" and self._follows_none() and self._engine.is_in_loop():
+            # The loop makes its optimizer anew: it goes on with the steps of the one before.
+            self.made_anew = True
+            self.finder.replaced(self._optimizer or 0, key)
+            self._optimizer = key
+            self.followed_optimizer = self._candidates[key] = weakref.ref(optimizer)
+            self._engine.boundary()
+            return
         known = self._candidates.get(key)
         if known is not None and known() is not optimizer and self._follows_none():
             # Another one lies where the old one lay. Where the followed one lives it is one of its

@@ -91,6 +91,17 @@ class OptimizerCycle:
             known.pop(key, None)
         self._members.discard(key)
 
+    def replaced(self, old: int, new: int) -> None:
+        """Let an optimizer take the place of one that is gone."""
+        for known in (self._counts, self._since, self._seen_at):
+            if old in known:
+                known[new] = known.pop(old)
+        if old in self._members:
+            self._members.remove(old)
+            self._members.add(new)
+        if self.last == old:
+            self.last = new
+
     def ended(self, times: int) -> None:
         """Note several steps of the optimizer that ends the cycle."""
         if self.last is not None and times:
@@ -183,6 +194,11 @@ class StepFinder:
             self._cycle = OptimizerCycle()
         self._cycle.forget(key)
         self._optimizers = [each for each in self._optimizers if each[0] != key]
+
+    def replaced(self, old: int, new: int) -> None:
+        """Let an optimizer that ends steps take the place of one that is gone."""
+        self._cycle.replaced(old, new)
+        self.source = new
 
     def conclude(self, first: float) -> StepRule | None:
         """Return the most likely rule of a script that has ended before one was found."""

@@ -169,6 +169,27 @@ def test_a_new_optimizer_at_the_same_line_goes_on_with_the_loop(virtual, monkeyp
                           "settle 1 clean 30 watch 7")  # fmt: skip
 
 
+@pytest.mark.parametrize("wall_ms", [5, 1])
+def test_an_optimizer_that_each_step_makes_anew_ends_it_like_any_other(
+    virtual, monkeypatch, wall_ms
+):
+    plan = [observed(1), observed(20), SlicePlan("clean", (), 2, 30), observed(25)]
+    one, training = virtual("alpha", plan=plan, targets=Targets(settle_s=0.0001))
+    monkeypatch.setattr(Engine, "elsewhere", ELSEWHERE)
+    for _ in range(150):
+        training.optimizer = VirtualOptimizer()
+        training.run(milli(wall_ms))
+    # One of another line is another loop.
+    for _ in range(NEW_PLACES):
+        training.optimizer = VirtualOptimizer()
+        training.step(1e-3)
+    one.engine.finish()
+    assert plans_of(one)[0] == (1, 150)
+    kinds = " ".join(f"{kind} {steps}" for kind, steps in one.kinds)
+    assert "alpha 20" in kinds
+    assert "alpha 25" in kinds
+
+
 def test_no_layer_sees_a_step_of_another_loop(calls):
     one, repeat, _ = calls()
     for _ in range(2):

@@ -22,6 +22,7 @@ class Told:
         self.optimizers, self.net = {name: VirtualOptimizer() for name in "ABC"}, nn.Identity()
         self.log, self.generations = SimpleNamespace(last=0.0, total=0), []
         self.log.generated = lambda *row: self.generations.append(row)
+        self.is_in_loop = lambda: False
         self.begin_discovery = lambda: self.told.append("discovery")
         self.attention = lambda: self.told.append("attention")
         self.quick_ended = lambda flags: self.told.append(f"quick {flags}")
@@ -72,6 +73,8 @@ class Told:
         elif word[0] == "!":
             gone = events._candidates[id(self.optimizers[which])] = weakref.ref(VirtualOptimizer())
             events.followed_optimizer = events.followed_optimizer if which == "B" else gone
+        elif word == "=":
+            self.is_in_loop = lambda: True
         elif word[0] in "<>":
             happened = events.call_started if word[0] == "<" else events.call_ended
             happened(self.net.train(which == "m"), named(2 if which == "t" else 1, which == "l"))
@@ -134,6 +137,8 @@ def make(moments):
         "optimizer(0 0 0 0 0 0 0) | step | | optimizer(0 0 0 0 0 0 0) | step",
     ),
     ("A", "-B -B -A -B -B -A | !B -B -B -A | !B -B -A", "optimizer(0 0) step | step | step"),
+    # In the loop of the one that is gone another one goes on, and each that follows it.
+    ("A", "-A | = !A -A | -A | !A -B | -B -B", "optimizer(0 0) | step | step | step | step step"),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
     ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),
