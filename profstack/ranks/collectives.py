@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profstack.ranks.straggler import chance
+from profstack.ranks.straggler import MANY, chance
 from profstack.storage.folder import read_tables
 from profstack.storage.schema import rank_rows
 from profstack.units import format_bytes
@@ -159,6 +159,26 @@ class Meetings:
             )
             for step, met in sorted(own.items())
         }
+
+    @cached_property
+    def late_by_step(self) -> dict[int, dict[int, float]]:
+        """By rank and step, how much later than the others it came to one of its collectives.
+
+        The others' median counts, and the most of the step; 0 where it came to none later.
+        """
+        ranks = [*self.met[0].spans]
+        starts = np.array([[each.spans[rank][0] for rank in ranks] for each in self.met])
+        steps, at = np.unique([each.step for each in self.met], return_inverse=True)
+        all_of_them = np.median(starts, axis=1)
+        found = {}
+        for column, rank in enumerate(ranks):
+            usual = all_of_them
+            if len(ranks) <= MANY:
+                usual = np.median(np.delete(starts, column, axis=1), axis=1)
+            late = np.zeros(len(steps))
+            np.maximum.at(late, at, starts[:, column] - usual)
+            found[rank] = dict(zip(steps.tolist(), late.tolist(), strict=True))
+        return found
 
     def facts(self, met: Sequence[Meeting]) -> rank_rows.Meetings:
         """Return the figures of some of them per step."""

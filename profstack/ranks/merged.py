@@ -168,7 +168,7 @@ def _add_tables(
     tables = copy.copy(report["tables"])
     tables["ranks"], tables["rank_work"] = joined_rows
     tables["rank_parts"] = list(_part_rows(ranks))
-    tables["rank_steps"] = list(_step_rows(ranks))
+    tables["rank_steps"] = list(_step_rows(ranks, met))
     tables["collectives"] = _with_meetings(tables["collectives"], met)
     tables["artifacts"] = [
         {**row, "path": str(PurePath(shown.folder, row["path"]))} for row in tables["artifacts"]
@@ -402,8 +402,11 @@ def _part_rows(ranks: Sequence[Rank]) -> Iterator[RankPartRow]:
             yield {"rank": rank.number, "part": part, "time_s": seconds}
 
 
-def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
-    """Yield the clean steps of all ranks in at most `MOST_BINS` columns."""
+def _step_rows(ranks: Sequence[Rank], met: Meetings | None) -> Iterator[RankStepRow]:
+    """Yield the steps of all ranks in at most `MOST_BINS` columns; of runs the clean ones.
+
+    Traces tell by their collectives alone how late a rank is.
+    """
     steps = StepTimes(ranks)
     bins = np.array_split(np.arange(len(steps.numbers)), min(MOST_BINS, len(steps.numbers)) or 1)
     for rank in ranks:
@@ -411,6 +414,9 @@ def _step_rows(ranks: Sequence[Rank]) -> Iterator[RankStepRow]:
             [each for name in OWN_TIMES if len(each := steps.late_s(rank.number, name))]
             or [np.zeros(0)]
         )
+        if met is not None and rank.is_profiled:
+            late_s = met.late_by_step[rank.number]
+            late = np.array([late_s.get(number, 0.0) for number in steps.numbers.tolist()])
         for at in bins if len(steps.numbers) else ():
             most = float(late[at].max()) if len(late) else None
             yield {
@@ -517,7 +523,9 @@ def _verdict(
         why = f": that time {kinds[found['rare']['kind']]}{_doing(shown, found['rare'])}"
     elif difference is not None:
         part, seconds = difference
-        why = f": its {part} takes {format_seconds(seconds)} more than theirs{where}"
+        # The parts are of all steps: of those from one on they are no measure.
+        more = "longer" if found["since_step"] is not None else f"{format_seconds(seconds)} more"
+        why = f": its {part} takes {more} than theirs{where}"
     # How sure the rank's own cause is says little of the comparison of ranks.
     said = f"{first}{words}{why}."
     return {**own, "sentence": said, "sureness": "likely", "sureness_reason": None}
@@ -538,8 +546,12 @@ def _late_words(ranks: Sequence[Rank], shown: Rank, found: Straggler) -> str:
             f"{who} makes {whom} {format_seconds(rare['late_s'])} in {format_share(rare['share'])} "
             f"of the steps{every}"
         )
-    share = format_share(found["late_s"] / (shown.step_s or found["late_s"]))
-    since = "" if found["since_step"] is None else f" from step {found['since_step']} on"
+    step_s, since = shown.step_s, ""
+    if (first := found["since_step"]) is not None:
+        since = f" from step {first} on"
+        late = [step.wall_s for at, step in shown.warm.items() if at >= first and step.wall_s]
+        step_s = median(late) if late else step_s
+    share = format_share(found["late_s"] / (step_s or found["late_s"]))
     return f"{who} makes {whom} {format_seconds(found['late_s'])} of each step ({share}){since}"
 
 

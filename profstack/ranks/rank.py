@@ -42,9 +42,9 @@ class Rank(msgspec.Struct, frozen=True, dict=True):
     """One rank, by its report; times are per clean step, in seconds.
 
     `folder` is the name of its recording's folder. `waits_s` is the time in which it waits in
-    collectives, `parts` are those of the step's bar, `warm` its warm steps by number, if their
-    waits are known, and `slow` what the watch saw in its slowest steps. `met_in` is the collective
-    in whose line the rank ended, and that line in words.
+    collectives, `parts` are those of the step's bar, `warm` its warm steps by number, and `slow`
+    what the watch saw in its slowest steps. `met_in` is the collective in whose line the rank
+    ended, and that line in words.
     """
 
     number: int
@@ -124,14 +124,17 @@ def _waits_s(report: Report, step_s: float | None) -> float | None:
 
 
 def _warm(report: Report) -> dict[int, Step]:
-    """Return the warm steps of the reported phase by their number, if their waits are known."""
+    """Return the warm steps of the reported phase by their number.
+
+    Steps of a run whose waits are not known are left out; of a trace none are.
+    """
     warm = {row["index"] for row in report["slices"] if row["kind"] not in ("startup", "warmup")}
     return {
         row["index"]: Step(row["wall_s"], row["wait_s"], row["cpu_s"])
         for row in report["tables"]["steps"]
         if row["slice"] in warm
         and row["index"] is not None
-        and row["wait_s"] is not None
+        and (row["wait_s"] is not None or is_profiled(report))
         and not row["flags"]
         and row["phase"] == report["step"]["phase"]
     }

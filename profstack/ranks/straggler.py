@@ -38,7 +38,7 @@ _NEARLY_ALL = 0.8
 # Where a usual step is late by this part of the late ones, it is late in all.
 _NOT_RARE = 0.25
 # Among more ranks than this one alone does not move the median: it need not be left out.
-_MANY = 16
+MANY = 16
 # Late steps are those beyond so many usual differences, and one rank's by chance up to this.
 _BEYOND_NOISE, _BY_CHANCE = 4.0, 0.05
 # Fewer steps on either side of a change say nothing of it.
@@ -77,10 +77,11 @@ def straggler(ranks: Sequence[Rank]) -> Straggler | None:
     number = max(late, key=lambda key: late[key], default=None)
     rank = next((each for each in ranks if each.number == number), None)
     if number is not None and rank is not None and _is_late(rank, late[number], ranks, steps):
+        since, late_s = steps.change(number, (rank.step_s or 0.0) * _LATE_STEP)
         return {
             "rank": number,
-            "late_s": late[number],
-            "since_step": steps.change(number, (rank.step_s or 0.0) * _LATE_STEP),
+            "late_s": late[number] if since is None else late_s,
+            "since_step": since,
             "rare": None,
             "whole_node": _whole_node(rank, late, ranks),
         }
@@ -145,7 +146,7 @@ def _by_steps(ranks: Sequence[Rank], steps: StepTimes) -> Straggler | None:
     regular = every ** (2.0 - len(at)) if every > 1 else 1.0
     if chance(len(at), others, len(ranks)) * regular > _BY_CHANCE:
         return None
-    since, usual = steps.change(number, limit), float(np.median(own))
+    (since, _), usual = steps.change(number, limit), float(np.median(own))
     slow = float(np.median(own[at]))
     if since is not None or usual > _NOT_RARE * slow:
         return {
@@ -219,7 +220,7 @@ class StepTimes:
         values = self._values[name]
         if len(values) < 2 or not self._known[name]:
             return np.zeros(0)
-        if len(values) > _MANY:
+        if len(values) > MANY:
             usual = self._medians.setdefault(name, np.median([*values.values()], axis=0))
         else:
             others = [each for key, each in values.items() if key != number]
@@ -238,12 +239,15 @@ class StepTimes:
         values = self._values[name][number][at]
         return None if np.isnan(values).all() else float(np.nanmax(values))
 
-    def change(self, number: int, limit_s: float) -> int | None:
-        """Return the step from which on a rank is late by `limit_s`; None: from the first on."""
-        for late in (self.late_s(number, name) >= limit_s for name in OWN_TIMES):
-            if (at := change_at(late)) is not None:
-                return int(self.numbers[at])
-        return None
+    def change(self, number: int, limit_s: float) -> tuple[int | None, float]:
+        """Return the step from which on a rank is late by `limit_s`, and by how much it is then.
+
+        None: from the first on.
+        """
+        for late_s in (self.late_s(number, name) for name in OWN_TIMES):
+            if (at := change_at(late_s >= limit_s)) is not None:
+                return int(self.numbers[at]), float(np.median(late_s[at:]))
+        return None, 0.0
 
 
 def change_at(late: NDArray[np.bool_]) -> int | None:

@@ -16,6 +16,7 @@ import {
   formatWhole,
   hideTip,
   isNumber,
+  isProfiled,
   none,
   partColour,
   plural,
@@ -192,7 +193,8 @@ function drawBars(page) {
     el(
       "p",
       { class: "lead" },
-      "A clean step of each rank, cut into its parts, all on one scale. The thin bar below has its ",
+      isProfiled(page.facts.benchmark) ? "A step" : "A clean step",
+      " of each rank, cut into its parts, all on one scale. The thin bar below has its ",
       term("own-time", "own time"),
       " and how long it waits for others: the one that waits least is the last to arrive.",
     ),
@@ -361,17 +363,21 @@ function drawSteps(page) {
   const map = { page, table, ...cellsOf(table), key: "late_s", cursor: null };
   const place = el("div");
   const [first, last] = [map.columns[0], map.columns[map.columns.length - 1]];
+  const isTrace = isProfiled(page.facts.benchmark);
   const several = map.columns.some((column) => column.last_step > column.first_step);
   append(box, [
     el(
       "p",
       { class: "lead" },
-      "The steps that are ",
-      term("clean", "clean"),
-      " on all ranks, " + first.first_step + " to " + last.last_step + ", from left to right",
+      ...(isTrace
+        ? ["The steps of all ranks, "]
+        : ["The steps that are ", term("clean", "clean"), " on all ranks, "]),
+      first.first_step + " to " + last.last_step + ", from left to right",
       several ? ": a column has several steps, and the largest figure of them. " : ". ",
-      "Late by: how much longer than on the other ranks (the median of theirs) it was ",
-      "before the model's first call, or on the CPU.",
+      isTrace
+        ? "Late by: how much later than the other ranks (their median) it came to a collective."
+        : "Late by: how much longer than on the other ranks (the median of theirs) it was before " +
+            "the model's first call, or on the CPU.",
     ),
     choice("figure of a step", FIGURES, map.key, (key) => {
       map.key = key;

@@ -108,7 +108,8 @@ class RankStepRow(TypedDict):
     ]
     late_s: Annotated[
         Clean,
-        "late by | the longest time by which one of them was later than on most ranks",
+        "late by | the longest time by which one of them was later than on most ranks; of traces, "
+        "by which the rank came later to a collective",
         empty("neither waits nor CPU times are known of every step"),
         cell("it was later in none of them"),
     ]

@@ -89,7 +89,11 @@ def test_late_steps_of_one_rank_are_said_with_their_share_and_distance():
         "steps, every 10th: that time goes by before its model's first call (save, train.py:9)."
     )
     since = launch(late={1: lambda step: 0.03 * (step >= 60)}, noise=0.0)
-    assert missing(said(since), " of each step (", " from step 60 on: its data wait") == []
+    for row in since[1].report["tables"]["steps"]:
+        row["wall_s"] = 0.04 if row["index"] >= 60 else 0.01
+    # The share is of the steps that are late.
+    told = " 30.0 ms of each step (75 %) from step 60 on: its data wait takes longer than theirs."
+    assert missing(said(since), told) == []
 
 
 def test_equal_ranks_have_no_straggler_and_the_words_say_what_collectives_cost():
@@ -175,6 +179,36 @@ def test_where_no_step_is_clean_the_rank_that_comes_last_is_the_one_that_is_wait
         return [Call(5, "gloo:all_reduce", 8, at, at + 1)]
 
     assert joined(ranks[:2], calls=calls)["ranks"]["collectives"]["skew_s"] == 0.0
+
+
+def test_steps_of_traces_are_late_by_their_collectives():
+    ranks = launch(3, noise=0.0, traced={})
+    for rank in ranks:
+        rank.report["benchmark"]["mode"] = "profiled"
+        rank.report["tables"]["steps"] = rows_of(
+            "index wall_s", *((at, 0.5 + 0.01 * rank.number) for at in range(6)),
+            wait_s=None, cpu_s=None, phase="train", slice=0, flags=None,
+        )  # fmt: skip
+
+    def calls(folder):
+        """Two collectives a step: rank 2 is late by 20 ms to the second one of steps 3 and 4."""
+        late_s = dict.fromkeys((3, 4), 0.02 * (folder == ranks[2].folder))
+        own_s = 0.001 * int(folder[-1])
+        return [
+            Call(at, "gloo:all_reduce", size, at + begin, at + 0.4)
+            for at in range(6)
+            for size, begin in ((8, own_s), (16, 0.2 + late_s.get(at, 0.0)))
+        ]
+
+    tables = joined(ranks, calls=calls)["tables"]
+    by_rank = {at: [row for row in tables["rank_steps"] if row["rank"] == at] for at in range(3)}
+    assert [row["first_step"] for row in by_rank[2]] == [*range(6)]
+    # Of the others 0.5 ms is the middle; rank 1 is as late as the middle of its others.
+    late = [*[0.0015] * 3, 0.02, 0.02, 0.0015]
+    assert [row["late_s"] for row in by_rank[2]] == pytest.approx([*late[:3], *late[3:]])
+    assert {row["late_s"] for row in by_rank[0]} == {None}
+    assert {row["wall_s"] for row in by_rank[1]} == {0.51}
+    assert {row["wait_s"] for row in by_rank[1]} == {None}
 
 
 def test_a_machine_whose_ranks_come_last_in_turn_is_waited_for_as_a_whole():
