@@ -302,9 +302,9 @@ class Engine:
         return self.loops.state_now(calls=calls, training=training, since=since)
 
     def is_in_loop(self) -> bool:
-        """Return whether the step that ends is of the loop in progress, and is seen one by one."""
-        frame = sys._getframe(1)
-        return not self.arming.is_quick and self.loops.is_current(frame, self._state())
+        """Return whether the step that ends is made where the last one was, and seen one by one."""
+        state = self.loops.state_now(calls=False, training=False, since=self.log.last)
+        return not self.arming.is_quick and self.loops.is_there_again(sys._getframe(1), state)
 
     def elsewhere(self, frame: FrameType, state: int) -> None:
         """Take a step that was made elsewhere than the one before."""

@@ -163,6 +163,8 @@ class Loops:
         self._own = code_owner.Places.of(code_owner.script_folder()).is_own
         self._loops: list[Loop] = []
         self._pending: list[Key] = []
+        # The key of the latest step.
+        self._latest: Key | None = None
         # Steps that begin at calls end where the next one begins: the key of the step in progress.
         self._begun: Key | None = None
         # The step at which the latest rule began a loop.
@@ -196,9 +198,9 @@ class Loops:
             frame = frame.f_back
         return frame is None and state == self.state and bool(self.stack)
 
-    def is_current(self, frame: FrameType | None, state: int) -> bool:
-        """Return whether a step that is made there is of the loop in progress."""
-        return self._key(frame, state, []) in self.current.keys
+    def is_there_again(self, frame: FrameType | None, state: int) -> bool:
+        """Return whether a step is made where the one before was, by the user's own lines."""
+        return self._key(frame, state, []) == self._latest
 
     def begin(
         self, frame: FrameType | None, state: int, total: int, *, goes_on: bool = False
@@ -286,7 +288,8 @@ class Loops:
         """Remember the stack of a step, and return its key."""
         self.stack.clear()
         self.state = state
-        return self._key(frame, state, self.stack)
+        self._latest = self._key(frame, state, self.stack)
+        return self._latest
 
     def _key(self, frame: FrameType | None, state: int, stack: list[Place]) -> Key:
         """Add a frame and those around it to `stack`; return what all steps made there share."""

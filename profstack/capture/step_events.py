@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from profstack.capture.loops import NEW_LOOP
 from profstack.capture.module_names import ModuleInfo
 from profstack.capture.step_log import EVAL, StopRun
 from profstack.capture.step_rules import StepFinder, StepRule
@@ -84,8 +85,9 @@ class StepEvents:
         self._optimizer: int | None = None
         # A reference to the optimizer whose step ends steps; None under every other rule.
         self.followed_optimizer: weakref.ref[Any] | None = None
-        # Whether a loop makes its optimizer anew, so that no one object ends its steps.
-        self.made_anew = False
+        # Whether a loop makes its optimizer anew, so that no one object ends its steps; and the
+        # number of steps at which the one that is followed began.
+        self.made_anew, self._followed_at = False, 0
         # Optimizers that have stepped, one of which may be followed, by their address.
         self._candidates: dict[int, weakref.ref[Any]] = {}
         self.stepping.clear()
@@ -122,6 +124,7 @@ class StepEvents:
         # The one whose step told the rule need not be the one that ends the cycle.
         self.followed_optimizer = self._candidates.get(rule.source or 0) if by_optimizer else None
         self.backward_seen = False
+        self.made_anew, self._followed_at = False, self._engine.log.total
 
     def first_module(self) -> Any:
         """Return the module that was called first, as long as it lives."""
@@ -342,11 +345,10 @@ class StepEvents:
 
     def _optimizer_ended(self, optimizer: Any) -> None:
         key, now = id(optimizer), _perf_counter()
-        if self.rule == "optimizer" and self._follows_none() and self._engine.is_in_loop():
-            # The loop makes its optimizer anew: it goes on with the steps of the one before.
+        if self._is_made_anew():
             self.made_anew = True
             self.finder.replaced(self._optimizer or 0, key)
-            self._optimizer = key
+            self._optimizer, self._followed_at = key, self._engine.log.total
             self.followed_optimizer = self._candidates[key] = weakref.ref(optimizer)
             self._engine.boundary()
             return
@@ -362,6 +364,15 @@ class StepEvents:
             self._adopt(self.finder.optimizer_step(key, now, self._began(now)), now)
         finally:
             self._steps_reported = self._engine.log.total
+
+    def _is_made_anew(self) -> bool:
+        """Return whether the loop makes its optimizer anew for each step, or for two.
+
+        One that made more steps is that of a fold, or of a task: another one begins another.
+        """
+        made = self._engine.log.total - self._followed_at
+        is_gone = self.rule == "optimizer" and self._follows_none()
+        return is_gone and made < NEW_LOOP and self._engine.is_in_loop()
 
     def _follows_none(self) -> bool:
         """Return whether no optimizer that lives is followed."""

@@ -332,8 +332,9 @@ class _Observer:
     def _loader(self, made: Any) -> None:
         self.seen.loaders.append(
             {
-                "num_workers": made.num_workers,
-                "prefetch_factor": made.prefetch_factor,
+                # Of numpy's numbers JSON makes texts.
+                "num_workers": int(made.num_workers),
+                "prefetch_factor": int(made.prefetch_factor) if made.prefetch_factor else None,
                 "batch_size": made.batch_size,
                 "pin_memory": bool(made.pin_memory),
                 "persistent_workers": bool(made.persistent_workers),

@@ -175,8 +175,9 @@ class Trials:
         # The whole run's own steps, where the first process came to the script's end.
         self.whole_steps: int | None = None
         self.ended = ""
-        # So many first steps of a process may have taken batches made before: they do not count.
-        self._lead = 0
+        # So many first steps of a process may have taken batches made before: they do not count
+        # beside those that do.
+        self._lead, self._counted = 0, self.steps
         # By the first run: the time of a process beside its steps, and of a step.
         self._other_s, self._step_s = 0.0, 0.0
         # Part of the budget is for the gains together.
@@ -207,6 +208,7 @@ class Trials:
         if pilot.steps < PILOT_STEPS and pilot.wall_s < PILOT_S:
             self.whole_steps = pilot.steps
             self.steps = min(self.steps, pilot.steps)
+        self._counted = self.steps
 
     def choose(self, names: Sequence[str] | None = None) -> None:
         """Make an arm for each change that can apply, and each of its values.
@@ -230,23 +232,25 @@ class Trials:
                 self.arms.append(Arm(label, {name: value}))
         self._lead_in()
         self._leave_out()
+        # Of the arms that are tried.
+        self._lead_in()
 
     def _lead_in(self) -> None:
         """Leave out first steps where workers prepare batches ahead, and make more for them.
 
         What was made while the script started is used up by then: a longer queue has more of it.
         """
-        workers = [each["num_workers"] for each in self.seen.loaders]
-        ahead = [each["prefetch_factor"] for each in self.seen.loaders]
-        for name, values in ((WORKERS.name, workers), (PREFETCH.name, ahead)):
-            values += [arm.chosen[name] for arm in self.arms if name in arm.chosen]
-        most = [max((each or 0 for each in values), default=0) for values in (workers, ahead)]
-        self._lead = min(_TO_USE_UP * most[0] * (most[1] or _USUAL_PREFETCH), self.steps)
-        if self.whole_steps is None:
-            self.steps += self._lead
-        else:
-            self.steps = min(self.steps + self._lead, self.whole_steps)
-            self._lead = min(self._lead, self.steps // 2)
+        loaders = [(each["num_workers"], each["prefetch_factor"]) for each in self.seen.loaders]
+        workers = max((each for each, _ in loaders), default=0)
+        ahead = max((each or 0 for _, each in loaders), default=0) or _USUAL_PREFETCH
+        chosen = [(name, value) for arm in self.arms for name, value in arm.chosen.items()]
+        times = {WORKERS.name: ahead, PREFETCH.name: workers}
+        tried = [int(value or 0) * times[name] for name, value in chosen if name in times]
+        queue = max(workers * ahead, *tried, 0)
+        self._lead = min(_TO_USE_UP * queue, max(self._counted, queue))
+        self.steps = self._counted + self._lead
+        if self.whole_steps is not None:
+            self.steps = min(self.steps, self.whole_steps)
 
     def _leave_out(self) -> None:
         """Leave out the last arms where the budget has no time for all: few are tried to an end."""
@@ -459,7 +463,7 @@ class Trials:
             "layers": [],
             "left_out": {},
             # One clean slice to the end: all of its steps are timed on the device, too.
-            "targets": asdict(Targets(final_steps=steps, final_s=0.0)),
+            "targets": asdict(Targets(final_steps=steps, final_s=0.0, max_final_steps=steps)),
             "max_steps": steps,
             "max_seconds": seconds,
             "sync": False,
@@ -527,11 +531,12 @@ def _last_words(printed: Path, code: int) -> str:
 def read_process(recording: Path, found: Process, lead: int = 0) -> None:
     """Read the times of a process from its recording, and what its trial told.
 
-    All warm steps count but the first `lead`: no layer has observed any of them.
+    All warm steps count but the first `lead`, or the first half where there are fewer than twice as
+    many: no layer has observed any of them.
     """
     recorded = Recorded(recording)
     clean, steps = clean_steps(recorded), recorded.steps
-    first = max(clean.warm_from, steps[0]["step"] + lead) if steps else 0
+    first = max(clean.warm_from, steps[min(lead, len(steps) // 2)]["step"]) if steps else 0
     warm = [row for row in timed_steps(steps) if row["step"] >= first]
     # The mean, since batches of several workers come in bursts, and rare work is a part of it.
     times = known_times(warm, clean.clock)

@@ -415,10 +415,10 @@ def _step_rows(ranks: Sequence[Rank], met: Meetings | None) -> Iterator[RankStep
             or [np.zeros(0)]
         )
         if met is not None and rank.is_profiled:
-            late_s = met.late_by_step[rank.number]
-            late = np.array([late_s.get(number, 0.0) for number in steps.numbers.tolist()])
+            late_s = met.late_by_step.get(rank.number, {})
+            late = np.array([late_s.get(number, np.nan) for number in steps.numbers.tolist()])
         for at in bins if len(steps.numbers) else ():
-            most = float(late[at].max()) if len(late) else None
+            known = late[at][~np.isnan(late[at])] if len(late) else late
             yield {
                 "rank": rank.number,
                 "first_step": int(steps.numbers[at[0]]),
@@ -426,7 +426,8 @@ def _step_rows(ranks: Sequence[Rank], met: Meetings | None) -> Iterator[RankStep
                 "wall_s": steps.largest("wall_s", rank.number, at),
                 "wait_s": steps.largest("wait_s", rank.number, at),
                 "cpu_s": steps.largest("cpu_s", rank.number, at),
-                "late_s": most if most and most > 0.0 else None,
+                # 0 where it is not later in any of them.
+                "late_s": max(float(known.max()), 0.0) if len(known) else None,
             }
 
 

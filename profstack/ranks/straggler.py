@@ -77,10 +77,11 @@ def straggler(ranks: Sequence[Rank]) -> Straggler | None:
     number = max(late, key=lambda key: late[key], default=None)
     rank = next((each for each in ranks if each.number == number), None)
     if number is not None and rank is not None and _is_late(rank, late[number], ranks, steps):
-        since, late_s = steps.change(number, (rank.step_s or 0.0) * _LATE_STEP)
+        since, share = steps.change(number, (rank.step_s or 0.0) * _LATE_STEP)
         return {
             "rank": number,
-            "late_s": late[number] if since is None else late_s,
+            # Steps of all kinds were traced: those that are late have all of it.
+            "late_s": late[number] / share,
             "since_step": since,
             "rare": None,
             "whole_node": _whole_node(rank, late, ranks),
@@ -240,14 +241,14 @@ class StepTimes:
         return None if np.isnan(values).all() else float(np.nanmax(values))
 
     def change(self, number: int, limit_s: float) -> tuple[int | None, float]:
-        """Return the step from which on a rank is late by `limit_s`, and by how much it is then.
+        """Return the step from which on a rank is late by `limit_s`, and the share of such steps.
 
         None: from the first on.
         """
-        for late_s in (self.late_s(number, name) for name in OWN_TIMES):
-            if (at := change_at(late_s >= limit_s)) is not None:
-                return int(self.numbers[at]), float(np.median(late_s[at:]))
-        return None, 0.0
+        for late in (self.late_s(number, name) >= limit_s for name in OWN_TIMES):
+            if (at := change_at(late)) is not None:
+                return int(self.numbers[at]), 1.0 - at / len(late)
+        return None, 1.0
 
 
 def change_at(late: NDArray[np.bool_]) -> int | None:

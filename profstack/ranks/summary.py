@@ -26,7 +26,7 @@ _ZERO = -1
 # A summary is smaller, unfolded.
 _MOST_BYTES = 256 << 20
 # What a file of a summary begins with: one of another version is made anew.
-_HEAD = b"profstack summary 1\n"
+_HEAD = b"profstack summary 2\n"
 
 
 class Spread(msgspec.Struct):

@@ -82,7 +82,7 @@ def test_the_map_has_a_colour_for_each_figure_and_is_read_by_keys(lab):
         lab.js(f"({press % key}, 0)")
         seen.append(told(lab))
     last = "rank 1, steps 26 to 27: late by 48.0 ms."
-    never = "rank 0, steps 24 to 25: late by: never late."
+    never = "rank 0, steps 24 to 25: late by 0 s."
     assert seen == [last, "rank 1, steps 24 to 25: late by 27.0 ms.", never, never, last]
     lab.press("#rank-steps", "CPU")
     assert lab.all("#rank-steps > div:not(.choice)") == ["Nothing to draw: too short to read."]

@@ -356,14 +356,20 @@ function drawSteps(page) {
   }
   const box = byId("rank-steps");
   const table = page.tables.rank_steps;
+  const isTrace = isProfiled(page.facts.benchmark);
   if (!table) {
-    box.append(remark("No step is clean on all ranks, so that none can be compared."));
+    box.append(
+      remark(
+        isTrace
+          ? "No step is in the traces of all ranks, so that none can be compared."
+          : "No step is clean on all ranks, so that none can be compared.",
+      ),
+    );
     return;
   }
   const map = { page, table, ...cellsOf(table), key: "late_s", cursor: null };
   const place = el("div");
   const [first, last] = [map.columns[0], map.columns[map.columns.length - 1]];
-  const isTrace = isProfiled(page.facts.benchmark);
   const several = map.columns.some((column) => column.last_step > column.first_step);
   append(box, [
     el(
@@ -379,7 +385,7 @@ function drawSteps(page) {
         : "Late by: how much longer than on the other ranks (the median of theirs) it was before " +
             "the model's first call, or on the CPU.",
     ),
-    choice("figure of a step", FIGURES, map.key, (key) => {
+    choice("figure of a step", isTrace ? FIGURES.slice(0, 2) : FIGURES, map.key, (key) => {
       map.key = key;
       drawMap(place, map);
     }),
@@ -458,7 +464,7 @@ const cellText = (map, record) =>
 // Small values are told apart by the square root. A rank that is not late is as one that is 0 late.
 function levelOf(map, record) {
   const value = record?.[map.key];
-  if (!isNumber(value)) return map.key === "late_s" && record ? 0 : null;
+  if (!isNumber(value)) return null;
   const share = map.to > map.from ? (value - map.from) / (map.to - map.from) : 0;
   return Math.round(Math.sqrt(Math.max(share, 0)) * (LEVELS - 1));
 }

@@ -110,8 +110,11 @@ class RankStepRow(TypedDict):
         Clean,
         "late by | the longest time by which one of them was later than on most ranks; of traces, "
         "by which the rank came later to a collective",
-        empty("neither waits nor CPU times are known of every step"),
-        cell("it was later in none of them"),
+        empty(
+            "neither waits nor CPU times are known of every step, nor did all ranks of traces make "
+            "the same collectives"
+        ),
+        cell("not known of these steps"),
     ]
 
 
@@ -144,7 +147,9 @@ class Straggler(TypedDict):
     """The rank that makes the others wait."""
 
     rank: Annotated[int, "rank"]
-    late_s: Annotated[float, "its own time of a step less the other ranks' median, seconds"]
+    late_s: Annotated[
+        float, "its own time of a step, of those that are late, less the other ranks' median, s"
+    ]
     since_step: Annotated[Whole, "step from which on it is late; null: from the first on"]
     rare: Annotated[RareLateness | None, "where it is late in some steps alone; null else"]
     whole_node: Annotated[bool, "all ranks of its machine are late like it"]

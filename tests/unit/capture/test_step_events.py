@@ -138,7 +138,9 @@ def make(moments):
     ),
     ("A", "-B -B -A -B -B -A | !B -B -B -A | !B -B -A", "optimizer(0 0) step | step | step"),
     # In the loop of the one that is gone another one goes on, and each that follows it.
-    ("A", "-A | = !A -A | -A | !A -B | -B -B", "optimizer(0 0) | step | step | step | step step"),
+    ("A", "-A | = !A -A | -A | !A -B | !A -A", "optimizer(0 0) | step | step | step | step"),
+    # One that made more steps was that of a fold: it is looked for who ends steps now.
+    ("A", "-A -A -A -A | = !A -A | -A", "optimizer(0 0) step step step | optimizer(0 0) | step"),
     # Backward passes, but not those inside the step of an optimizer, nor other threads'.
     ("", "b b b | b | @b | +A b", "backward(0 1 2 3)tp | step | |"),
     ("A", "-A | @+A @-A @-B | -A", "optimizer(0 0) | | step"),

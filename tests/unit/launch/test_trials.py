@@ -296,6 +296,10 @@ def test_every_warm_step_of_a_process_counts_but_the_first_ones(tmp_path):
     assert whole.step_s == pytest.approx((20 * 0.002 + 60 * 0.009 + 0.029) / 81)
     assert (after.steps, after.step_s) == (81, pytest.approx((60 * 0.009 + 0.029) / 61))
     assert after.run_s == pytest.approx(after.step_s)
+    # Of fewer steps the first half is left out: a change may give a step more items.
+    few = Process()
+    read_process(tmp_path / "r", few, 70)
+    assert few.step_s == pytest.approx((40 * 0.009 + 0.029) / 41)
 
 
 LOADERS = [{"num_workers": 3, "prefetch_factor": 2}, {"num_workers": 0, "prefetch_factor": None}]
@@ -309,8 +313,10 @@ LOADERS = [{"num_workers": 3, "prefetch_factor": 2}, {"num_workers": 0, "prefetc
     (LOADERS, {}, None, 54, 24),
     (LOADERS[1:], {"workers": 2}, None, 46, 16),
     (LOADERS, {"prefetch": 5}, None, 60, 30),
+    # No more than the steps that count, but a queue of batches in any case.
+    (LOADERS, {"prefetch": 12}, None, 66, 36),
     # Scripts of few steps.
-    (LOADERS, {}, 40, 40, 20),
+    (LOADERS, {}, 40, 40, 24),
     (LOADERS, {}, 52, 52, 24),
 )
 def test_steps_are_added_for_what_workers_prepare(make, loaders, tried, length, steps, lead):

@@ -206,9 +206,18 @@ def test_steps_of_traces_are_late_by_their_collectives():
     # Of the others 0.5 ms is the middle; rank 1 is as late as the middle of its others.
     late = [*[0.0015] * 3, 0.02, 0.02, 0.0015]
     assert [row["late_s"] for row in by_rank[2]] == pytest.approx([*late[:3], *late[3:]])
-    assert {row["late_s"] for row in by_rank[0]} == {None}
+    assert {row["late_s"] for row in by_rank[0]} == {0.0}
     assert {row["wall_s"] for row in by_rank[1]} == {0.51}
     assert {row["wait_s"] for row in by_rank[1]} == {None}
+    # Of a rank without a collective, and of steps that have none, it is not known.
+    tables = joined(ranks, calls=lambda of: calls(of)[2:] if of != ranks[1].folder else [])[
+        "tables"
+    ]
+    late = {
+        at: [row["late_s"] for row in tables["rank_steps"] if row["rank"] == at] for at in (1, 2)
+    }
+    assert late[1] == [None] * 6
+    assert late[2] == near(None, 0.002, 0.002, 0.02, 0.02, 0.002)
 
 
 def test_a_machine_whose_ranks_come_last_in_turn_is_waited_for_as_a_whole():

@@ -108,7 +108,7 @@ def test_a_file_of_a_summary_is_read_as_it_was_and_others_are_none():
     assert decoded(data) == whole
     assert decoded(data[:-3]) is None
     assert decoded(b"") is None
-    assert decoded(data.replace(b"summary 1", b"summary 0")) is None
+    assert decoded(data.replace(b"summary 2", b"summary 1")) is None
     damaged = bytearray(data)
     damaged[len(data) // 2] ^= 0xFF
     assert decoded(bytes(damaged)) is None
