@@ -62,6 +62,7 @@ def collective_records(
             "bytes": _bytes_of(events, int(called[at])) if shapes else None,
             "started_s": float(start[at]) * _S,
             "ended_s": float(end[at]) * _S,
+            "wall_s": float(end[at] - start[at]) * _S,
             "hidden_s": float(hidden[at]) * _S,
         }
         for at in order.tolist()

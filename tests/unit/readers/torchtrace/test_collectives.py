@@ -1,5 +1,7 @@
 """Collectives of a slice: bytes, begin and end, and the work beside them, counted by hand."""
 
+import pytest
+
 from profstack.readers.torchtrace.attribution import attribute
 from profstack.readers.torchtrace.collectives import collective_records
 from profstack.readers.torchtrace.events import read_host
@@ -7,6 +9,7 @@ from tests.support.events import Event, events
 from tests.support.tables import in_ns
 
 COLUMNS = "slice step name bytes started_s ended_s hidden_s"
+UNIX_NS = 1_763_000_000_123_456_789
 
 
 def collective(name, begin, end, elements=(), **more):
@@ -87,3 +90,17 @@ def test_beside_it_on_a_device_ran_the_kernels_that_compute_there():
     # On two devices it is the larger part.
     kernels += events("ncclDevKernel_AllReduce 420-430 linked=4", kind="kernel", device=1)
     assert [row[-1] for row in records(host, kernels)] == [320, 30]
+
+
+def test_its_time_is_exact_though_unix_time_as_a_float_is_not():
+    at = UNIX_NS
+    host = [
+        *events(f"aten::mm {at}-{at + 90}"),
+        collective("gloo:all_reduce", at + 10, at + 147, thread=7),
+    ]
+    read = read_host(host, [event.activity_type() for event in host])
+    owned = attribute(read, [at, at + 1000], bool, ())
+    [row] = collective_records(owned, 0, [], shapes=False)
+    assert (row["wall_s"], row["hidden_s"]) == (pytest.approx(137e-9), pytest.approx(80e-9))
+    # A float of today's seconds is good to 2**-22 s.
+    assert row["ended_s"] - row["started_s"] != pytest.approx(137e-9)
