@@ -150,10 +150,11 @@ def gaps(recorded: Recorded, timed: Selection | None) -> list[schema.GapRow]:
 
 def collectives(recorded: Recorded, timed: Selection | None) -> list[schema.CollectiveRow]:
     """Rows of `collectives`, the longest time first; what other ranks tell is null."""
-    found = [
-        {**row, "calls": 1, "wall_s": row["ended_s"] - row["started_s"]}
-        for row in recorded.rows("collectives", timed)
-    ]
+    found = [{**row, "calls": 1} for row in recorded.rows("collectives", timed)]
+    for row in found:
+        # Older recordings have only begin and end, in which a microsecond has few digits.
+        if row["wall_s"] is None:
+            row["wall_s"] = row["ended_s"] - row["started_s"]
     columns = ("calls", "wall_s", "hidden_s")
     rows = list(recorded.step_rows(found, timed, ["name", "bytes"], columns, largest="wall_s"))
     for row in rows:

@@ -296,7 +296,7 @@ def _meeting_words(met: Meetings, rows: Sequence[CollectiveRow]) -> str:
     moved = f" ({format_bytes(rate)}/s)" if rate is not None else ""
     hidden = [row["hidden_s"] for row in rows if row["hidden_s"] is not None]
     share = sum(hidden) / whole_s if whole_s > 0.0 else 0.0
-    beside = f" Operators overlap {format_share(share)} of their time."
+    beside = f" Other work overlaps {format_share(share)} of their time."
     late = met.late_rank
     last = "the last one" if late is None else f"the last one, mostly rank {late},"
     return (

@@ -26,6 +26,7 @@ from profstack.readers.device_gaps import (
 from profstack.readers.nsys.capture import COPY, SET, Capture, device_name, launched
 from profstack.readers.nvtx import BACKWARD, DOMAIN, FORWARD, MODULE
 from profstack.readers.torchtrace.columns import Bools, Ints
+from profstack.readers.torchtrace.events import COMMUNICATION
 from profstack.storage.schema.column import Record
 
 # --- Devices --------------------------------------------------------------------------------------
@@ -241,7 +242,6 @@ def _label(capture: Capture, row: int, innermost: Ints) -> str:
 
 # --- Communication between devices, and what ran meanwhile ----------------------------------------
 
-_COMMUNICATION = re.compile(r"nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
 _COLLECTIVE = re.compile(
     r"AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast|Reduce|SendRecv|Send|Recv"
 )
@@ -256,7 +256,7 @@ def communication_rows(capture: Capture) -> list[Record]:
     collective = {
         name: found[0] if (found := _COLLECTIVE.search(str(name))) else str(name)
         for name in names.unique()
-        if _COMMUNICATION.search(str(name))
+        if COMMUNICATION.search(str(name))
     }
     if not collective:
         return []

@@ -2,7 +2,8 @@
 
 torch names them by the backend that does them, `gloo:all_reduce` or `nccl:all_reduce`. The time of
 one on the host is that of its work in a thread of the backend; of one on a device that of its
-kernels. Begins and ends are in Unix time, so that those of several processes can be compared.
+kernels. Beside the first run operators, beside the second kernels that compute on its device.
+Begins and ends are in Unix time, so that those of several processes can be compared.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from profstack.readers.device_gaps import Intervals
 from profstack.readers.torchtrace.attribution import Attribution
-from profstack.readers.torchtrace.columns import Bools, Ints, integers
-from profstack.readers.torchtrace.events import HostEvents, launchers
+from profstack.readers.torchtrace.columns import Bools, Ints, StringColumn, column, integers
+from profstack.readers.torchtrace.events import (
+    COMMUNICATION,
+    COPY_KIND,
+    SET_KIND,
+    HostEvents,
+    device_name,
+    kinds_of,
+    launchers,
+)
 from profstack.readers.torchtrace.operator_inputs import Unknown, arguments_of, tensor_bytes
 from profstack.storage.schema.column import Records
 
@@ -37,8 +47,11 @@ def collective_records(
         return []
     # For each event the number of the collective that it lies in, from 1; 0 for none.
     within = events.inherit(_marks(len(events), called, np.arange(1, len(called) + 1)))
-    start, end, on_device = _spans(events, called, kernels, within)
+    # For each kernel the number of the collective that launched it.
+    number = _launched_in(events, kernels, within)
+    start, end, on_device = _spans(events, called, kernels, number)
     hidden = _hidden_ns(events, owned.inside & (within == 0), start, end)
+    hidden[on_device] = _computing_ns(kernels, number, start, end)[on_device]
     order = np.argsort(start, kind="stable")
     steps = np.searchsorted(owned.boundaries_ns, events.start[called], side="right") - 1
     return [
@@ -49,7 +62,8 @@ def collective_records(
             "bytes": _bytes_of(events, int(called[at])) if shapes else None,
             "started_s": float(start[at]) * _S,
             "ended_s": float(end[at]) * _S,
-            "hidden_s": None if on_device[at] else float(hidden[at]) * _S,
+            "wall_s": float(end[at] - start[at]) * _S,
+            "hidden_s": float(hidden[at]) * _S,
         }
         for at in order.tolist()
         # What the host did to begin work of a device is no time of that work.
@@ -76,16 +90,18 @@ def _marks(size: int, at: Ints, values: Ints) -> Ints:
     return marks
 
 
+def _launched_in(events: HostEvents, kernels: Sequence[Any], within: Ints) -> Ints:
+    launched = launchers(events, kernels)
+    numbers: Ints = np.where(launched >= 0, within[np.maximum(launched, 0)], 0)
+    return numbers
+
+
 def _spans(
-    events: HostEvents, called: Ints, kernels: Sequence[Any], within: Ints
+    events: HostEvents, called: Ints, kernels: Sequence[Any], number: Ints
 ) -> tuple[Ints, Ints, Bools]:
     """Return begin and end of each collective, and whether they are those of its kernels."""
     start, end = events.start[called].copy(), events.end[called].copy()
     on_device = np.zeros(len(called), np.bool_)
-    if not len(kernels):
-        return start, end, on_device
-    launched = launchers(events, kernels)
-    number = np.where(launched >= 0, within[np.maximum(launched, 0)], 0)
     begun = integers(kernels, "start_ns")
     ended = begun + integers(kernels, "duration_ns")
     own = np.flatnonzero(number > 0)
@@ -95,6 +111,27 @@ def _spans(
     np.minimum.at(start, at, begun[own])
     np.maximum.at(end, at, ended[own])
     return start, end, on_device
+
+
+def _computing_ns(kernels: Sequence[Any], number: Ints, start: Ints, end: Ints) -> Ints:
+    """Return for how long of each collective a kernel that computes ran on its device.
+
+    These are neither copies and fills nor a collective's own, also not of one before the steps.
+    """
+    names = StringColumn.of(column(kernels, "name"), len(kernels))
+    communicates = names.where(lambda name: COMMUNICATION.search(name) is not None)
+    moves = np.isin(np.array(kinds_of(kernels), np.str_), (COPY_KIND, SET_KIND))
+    computes = (number == 0) & ~communicates & ~moves
+    devices = StringColumn.of(map(device_name, kernels), len(kernels))
+    begun = integers(kernels, "start_ns")
+    ended = begun + integers(kernels, "duration_ns")
+    found = np.zeros(len(start), np.int64)
+    for device in range(len(devices.values)):
+        own = devices.ids == device
+        computing = Intervals.united(begun[own & computes], ended[own & computes])
+        at = np.unique(number[own & (number > 0)]) - 1
+        found[at] = np.maximum(found[at], computing.inside(start[at], end[at]))
+    return found
 
 
 def _hidden_ns(events: HostEvents, counted: Bools, start: Ints, end: Ints) -> Ints:

@@ -47,6 +47,8 @@ RUNTIME_KINDS = ("cuda_runtime", "cuda_driver", "privateuse1_runtime", "xpu_runt
 MEMORY_KIND, MEMORY_NAME = "cpu_instant_event", "[memory]"
 PYTHON_KIND, OPERATOR_KIND = "python_function", "cpu_op"
 COPY_KIND, SET_KIND = "gpu_memcpy", "gpu_memset"
+# Kernels that move data between devices.
+COMMUNICATION = re.compile(r"nccl|rccl|nvshmem|mscclpp", re.IGNORECASE)
 
 # "file.py(12): name", a module's or an optimizer's call, and the repr of what is built in.
 _PYTHON = re.compile(r".*\(\d+\): .|nn\.Module: |Optimizer: |<", re.DOTALL)

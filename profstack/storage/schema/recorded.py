@@ -409,7 +409,8 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "bytes INTEGER bytes of its tensors on this rank; null where inputs were not recorded",
         "started_s REAL when its work began, in Unix time: exact to a quarter of a microsecond",
         "ended_s REAL when it had ended, in Unix time",
-        "hidden_s REAL time in it in which operators ran beside it",
+        "wall_s REAL time between the two, exact; null in older recordings",
+        "hidden_s REAL time in it in which operators, or on a device kernels, ran beside it",
     ),
 }
 

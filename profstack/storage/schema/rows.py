@@ -657,9 +657,10 @@ class CollectiveRow(TypedDict):
     wall_s: Annotated[Raw, "time | time of its work, the wait for other ranks with it"]
     hidden_s: Annotated[
         Raw,
-        "overlapped | time of that in which operators ran beside it",
-        empty("of work on a device it is not known what ran beside it"),
-        cell("of work on a device it is not known what ran beside it"),
+        "overlapped | time of that in which operators ran beside it; of work on a device, in "
+        "which kernels that compute ran there",
+        empty("this recording is older: of work on a device it did not say what ran beside it"),
+        cell("this recording is older: of work on a device it did not say what ran beside it"),
     ]
     skew_s: Annotated[_Matched, "wait for the last | until the last rank came, mean of all"]
     transfer_s: Annotated[_Matched, "transfer | from then to the end on most ranks"]

@@ -117,3 +117,18 @@ def test_times_are_clean_and_work_is_that_of_the_profile(run):
     # One that no clean slice entered has the times of all others.
     known = (near(3 / 4), OTHER_SLICES, None, None)
     assert cell(crop, "calls measured_in operator_s host_net_bytes") == known
+
+
+def test_the_time_of_collectives_is_the_recorded_one_else_from_begin_to_end(run):
+    def row(name, **values):
+        return {"step": 0, "name": name, "started_s": 1.5, "ended_s": 1.75, **values}
+
+    # Two of three steps have one each with its exact time; an older recording has none.
+    rows = [row("nccl:all_reduce", bytes=8, wall_s=wall_s, hidden_s=0.1) for wall_s in (0.3, 0.6)]
+    rows.append(row("gloo:barrier"))
+    run.torch([0.5] * 3, frames={"collectives": rows})
+    found = seen(run, module.collectives)
+    assert cells(found, "name calls wall_s hidden_s") == [
+        ("nccl:all_reduce", near(2 / 3), near(0.9 / 3), near(0.2 / 3)),
+        ("gloo:barrier", near(1 / 3), near(0.25 / 3), None),
+    ]

@@ -124,7 +124,7 @@ def test_collectives_of_all_ranks_are_said_and_stand_beside_the_shown_ranks_own(
     found = joined(ranks, calls=calls.__getitem__)
     assert found["verdict"]["sentence"].endswith(
         " In the collectives of a step a rank waits 12.0 ms for the last one to come. The transfer "
-        "then takes 8.00 ms (500 MiB/s). Operators overlap 25 % of their time. Rank 0: Of 0."
+        "then takes 8.00 ms (500 MiB/s). Other work overlaps 25 % of their time. Rank 0: Of 0."
     )
     matched, alone = found["tables"]["collectives"]
     columns = "skew_s transfer_s bytes_per_s last_rank last_share"
