@@ -318,6 +318,8 @@ class Count(Owners):
         """Note the begin of a module's call, a backward pass, an optimizer's step or a region."""
         super().enter(kind, name, module)
         self._compiling.look()
+        if self.on and self._mode.is_blind():
+            self._mode.put_on()
         if kind == "backward" and self._differs is not None and self.on:
             text = f"the backward of {self._differs} takes another path under a dispatch mode"
             self.gave_way = f"{text}: FLOPs are counted from the shapes in the torch slice alone"

@@ -9,15 +9,18 @@ This module imports torch: import it only where a mode is made, never before the
 
 from __future__ import annotations
 
-from functools import cache
+from _thread import get_ident
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profstack.guard import unseen_by_dynamo
+from profstack.guard import replace, traced_as, unseen_by_dynamo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from profstack.readers.flops.counting import Count
 
 _BASE: Any = TorchDispatchMode
@@ -51,12 +54,17 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
     def __init__(self, count: Count) -> None:
         super().__init__()
         self._count = count
+        # Lets the mending end, which begins when this is put on.
+        self._mending: Callable[[], None] | None = None
         # Files whose frames are in tracebacks only because of the counting.
         places: tuple[Any, ...] = (_strip, count.count, torch._ops.OpOverload.__call__)
         self._own_files = frozenset(place.__code__.co_filename for place in places)
 
     def put_on(self) -> None:
-        """Put it on this thread's stack."""
+        """Put it on this thread's stack, anew where it is there and sees nothing any more."""
+        self._pop()
+        if self._mending is None:
+            self._mending = _mend_at_ends()
         # Not by `with`: dynamo would compile no code meanwhile.
         _C._push_on_torch_dispatch_stack(self)
 
@@ -65,12 +73,28 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
         depth = _C._len_torch_dispatch_stack()
         return any(_C._get_dispatch_stack_at(place) is self for place in range(depth))
 
+    def is_blind(self) -> bool:
+        """Return whether it is on the stack and sees nothing.
+
+        The end of an `inference_mode` gives the thread back the dispatch keys that it had at its
+        begin: one that was put on inside is asked no longer.
+        """
+        return self.is_on() and not _asks_for_modes()
+
     def take_off(self) -> None:
         """Take it off this thread's stack, from under a mode the script has put on since.
 
         Nothing is done where it is not there: an operator is being run at this moment, or it was
         put on another thread's stack. Counting has ended either way.
         """
+        if not self.is_on():
+            return
+        self._pop()
+        if self._mending is not None:
+            self._mending()
+            self._mending = None
+
+    def _pop(self) -> None:
         if not self.is_on():
             return
         above = []
@@ -101,11 +125,11 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
                 count.count(func, out, args, kwargs)
             elif _can_call_others(func) and not _has_kernel(func, _device(args)):
                 # Run the operators that the operator calls, counted.
-                self.put_on()
+                _C._push_on_torch_dispatch_stack(self)
                 try:
                     out = func._op_dk(_C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
                 finally:
-                    self.take_off()
+                    self._pop()
             else:
                 out = func(*args, **kwargs)
                 count.count(func._overloadpacket, out, args, kwargs)
@@ -116,6 +140,41 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
 
 
 unseen_by_dynamo(torch, CountingMode.__torch_dispatch__, with_callees=True)
+
+
+def _mend_at_ends() -> Callable[[], None]:
+    """Mend this thread's dispatch keys at the end of each `inference_mode` that begins from now on.
+
+    Its end gives back the keys that there were at its begin. Where a mode was on then and is gone
+    by now, torch would ask for one at the next operator, which is an internal error. What is
+    returned says that the mode is gone: the mending ends with the outermost `inference_mode`.
+    """
+    kind, thread, gone = torch.inference_mode, get_ident(), False
+    original = kind.__exit__
+
+    @wraps(original)
+    def __exit__(guard: Any, *error: Any) -> None:
+        original(guard, *error)
+        if get_ident() != thread or not gone:
+            return
+        if _asks_for_modes() and not _C._len_torch_dispatch_stack():
+            _C._push_on_torch_dispatch_stack(_BASE())
+            _C._pop_torch_dispatch_stack(None)
+        if not torch.is_inference_mode_enabled():
+            restore()
+
+    def end() -> None:
+        nonlocal gone
+        gone = True
+        if not torch.is_inference_mode_enabled():
+            restore()
+
+    restore = replace(kind, "__exit__", traced_as(unseen_by_dynamo(torch, __exit__), original))
+    return end
+
+
+def _asks_for_modes() -> bool:
+    return bool(_C._dispatch_tls_is_dispatch_key_included("Python"))
 
 
 @cache

@@ -59,3 +59,64 @@ def test_errors_of_the_script_have_no_frame_of_ours(name):
     finally:
         counting.end()
     assert (torch._C._len_torch_dispatch_stack(), counting.error) == (0, None)
+
+
+# Where the mode is put on and taken off: outside of guards (`inference_mode`), and in them. A
+# parameter that is made in between gives a thread back the keys of the modes on its stack.
+@pytest.mark.parametrize(
+    "places",
+    [
+        "on out", "out on", "on in out end", "in on end out", "in on end in out end",
+        "in on end made in out end", "in on end made in in out end end", "in on in out end end",
+        "on in made out end",
+    ],
+)  # fmt: skip
+def test_operators_after_it_was_on_run_as_before(places):
+    exit_, guards, counting = torch.inference_mode.__exit__, [], Count(torch)
+    for place in places.split():
+        if place == "in":
+            guards.append(torch.inference_mode())
+            # As `with` does it: what ends the guard is looked up when it begins.
+            guards[-1].__enter__()
+            guards.append(guards.pop().__exit__)
+        elif place == "end":
+            guards.pop()(None, None, None)
+        elif place == "made":
+            nn.Parameter(torch.ones(2))
+        else:
+            {"on": counting.begin, "out": counting.end}[place]()
+    counting.end()
+    try:
+        assert torch.empty(3).shape == (3,)
+        assert not torch._C._dispatch_tls_is_dispatch_key_included("Python")
+    finally:
+        torch._C._push_on_torch_dispatch_stack(counting._mode)
+        torch._C._pop_torch_dispatch_stack(None)
+    # A guard that began before it was put on ends by itself: the next one takes ours off.
+    with torch.inference_mode():
+        pass
+    assert (torch._C._len_torch_dispatch_stack(), torch.inference_mode.__exit__) == (0, exit_)
+
+
+@pytest.mark.parametrize("made_between", [False, True])
+def test_a_step_that_begins_in_one_guard_is_counted_in_the_next(made_between):
+    layer, counting = nn.Linear(4, 3), Count(torch)
+
+    def call():
+        counting.enter("module", "layer", layer)
+        layer(X)
+        counting.leave("module", "layer")
+
+    with torch.inference_mode():
+        counting.begin()
+    if made_between:
+        nn.Parameter(torch.ones(2))
+    with torch.inference_mode():
+        call()
+        counting.step_ended(1)
+    with torch.inference_mode():
+        call()
+        counting.step_ended(2)
+        counting.end()
+    assert [sum(step.flop.values()) for step in counting.steps] == [PRODUCT, PRODUCT]
+    assert counting.gave_way is None
