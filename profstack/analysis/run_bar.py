@@ -92,13 +92,21 @@ class _Stacks:
             return FIRST if in_steps else IMPORTS
         if found in (None, WAITING) and sample.evaluating and (in_steps or self._in_torch(sample)):
             # After the steps the mode of the model says nothing of what else is done.
-            return EVALUATION
+            found = EVALUATION
+        if (found or usual) == EVALUATION and self._constructs(sample):
+            # The last model is in evaluation until the next one trains, which is made meanwhile.
+            return SETUP
         if found == WAITING:
             return WAITING if in_steps else usual
         if found == EVALUATION and usual == SETUP:
             # A function that reads its data, by a name like `test_set`.
             return usual
         return found or usual
+
+    def _constructs(self, sample: Sample) -> bool:
+        """Whether the user's code makes an object of a class of its own."""
+        own = self._seen.own(self._seen.stacks.get(sample.stack, ()))
+        return any(frame.name == "__init__" for frame in own)
 
     def _in_torch(self, sample: Sample) -> bool:
         stack = self._seen.stacks.get(sample.stack, ())

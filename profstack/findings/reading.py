@@ -371,6 +371,10 @@ def qualified_name(report: Report, place: Place, name: str) -> str:
     return span.qualified if span is not None and (is_inside or span.name == name) else name
 
 
+# A function is below others with so much of its time; callers of callers are followed so far.
+_MOSTLY, _ROUNDS = 0.5, 12
+
+
 class CallGraph:
     """Calls between the functions of a step, by cProfile, and the functions' own lines.
 
@@ -411,6 +415,32 @@ class CallGraph:
             waiting += called - seen
             seen |= called
         return seen
+
+    def mostly_below(
+        self, roots: Iterable[FunctionKey], not_by: Sequence[str] = ()
+    ) -> set[FunctionKey]:
+        """Return the functions below that have most of their time from there.
+
+        What calls anything, as a framework does its callbacks, is called from everywhere.
+        """
+        begun = frozenset(roots)
+        below = self.below(begun, not_by) - begun
+        # The share of each function's time that is spent below: none has less than it ends with.
+        share = dict.fromkeys(begun | below, 1.0)
+        for _ in range(_ROUNDS):
+            for key in below:
+                times = self.callers_s.get(key, {})
+                if not any(times.values()):
+                    continue
+                row_s = self.rows[key]["total_s"] if key in self.rows else None
+                whole_s = max(sum(times.values()), row_s or 0.0)
+                inside_s = sum(
+                    seconds * share.get(caller, 0.0)
+                    for caller, seconds in times.items()
+                    if caller.name not in not_by
+                )
+                share[key] = inside_s / whole_s
+        return {key for key in below if share[key] >= _MOSTLY}
 
     def above(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
         """Return the functions that call these, directly or not."""

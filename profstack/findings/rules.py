@@ -297,7 +297,7 @@ _AT_MOST = "all of it, at most (`run_gain_is`)"
 # From so many seconds on a part of the run is worth a finding.
 EVALUATION_S = SAVING_S = WORKERS_S = 1.0
 OTHER_S = 0.5
-IMPORT_S, IMPORT_SAMPLES, IMPORT_USED = 3.0, 10, 0.05
+IMPORT_S, IMPORT_SAMPLES, IMPORT_USED = 1.0, 10, 0.05
 LOGGING_S, SETUP_S, COMPILATION_S, SHUTDOWN_S, IMPORTS_S = 0.5, 1.0, 5.0, 10.0, 30.0
 EVALUATION_COST = FindingRule(
     "evaluation-cost",

@@ -60,7 +60,8 @@ def test_no_place_has_more_of_the_step_than_its_part_or_than_its_line_has(monkey
         cut.python, cut.other, cut.loss = 0.03, 0.02, 0.01
         cut.after = SimpleNamespace(functions=functions)
         row = {"file": TRAIN, "line": 40, "python_s": python_s, "operator_s": 0.0}
-        return [each.share for each in module.seen_sites(None, {"tables": {"lines": [row]}}, cut)]
+        tables = {"lines": [row], "functions": [], "calls": []}
+        return [each.share for each in module.seen_sites(None, {"tables": tables}, cut)]
 
     assert shares(0.2, 0.1, site(0.4, "after"), site(0.25)) == near(0.25, 0.1)
     assert shares(0.2, 0.1, site(0.4), site(0.4, part="data wait")) == near(0.36, 0.2)
@@ -72,6 +73,26 @@ def test_no_place_has_more_of_the_step_than_its_part_or_than_its_line_has(monkey
     made = site(0.4, "after")
     shares(0.2, 0.1, made)
     assert sum(made.lines.values()) == pytest.approx(0.1 * 0.9)
+
+
+def test_what_never_lets_the_interpreter_go_is_seen_by_cprofile_alone(monkeypatch):
+    # Made in most steps, half of the step; made in few; and one of which the watch has seen half.
+    draw = function("draw", 0.1 * STEP_S, 0.5 * STEP_S, line=70, calls=0.5)
+    rare = function("rare", 0.1 * STEP_S, 0.6 * STEP_S, line=80, calls=0.49)
+    seen = function("average", 0.1 * STEP_S, 0.3 * STEP_S, line=40, calls=1.0)
+    report = report_of(functions=[draw, rare, seen], calls=[])
+
+    def sites(watched, **more):
+        monkeypatch.setattr(module, "call_sites", lambda recorded: [site(watched)])
+        cut = Cut(STEP_S, torch=True, wait=0.9, **more)
+        return [(one.name, one.share) for one in module.seen_sites(None, report, cut)]
+
+    scale = draw["calibrated_s"] / draw["self_s"]
+    by_profile = [("draw", pytest.approx(0.5 * scale)), ("average", pytest.approx(0.3 * scale))]
+    seen_half = [by_profile[0], ("average", pytest.approx(0.151 * scale))]
+    assert sites(0.151 * scale) == seen_half
+    assert sites(0.149 * scale) == by_profile
+    assert sites(0.0, after_step=0.0)[0] == by_profile[0]
 
 
 @cases("slug line gain_ms part is_told", ("python-hot-spot", 40, 1.5, "other", False),

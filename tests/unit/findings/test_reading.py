@@ -6,7 +6,7 @@ from profstack.findings import reading
 from profstack.findings.reading import CallGraph, FunctionKey, key_of
 from profstack.findings.rules import MEMORY_GROWTH
 from tests.support import findings as made
-from tests.support.findings import TRACED_S, TRAIN, built_in, call, function, line, report_of
+from tests.support.findings import MS, TRACED_S, TRAIN, built_in, call, function, line, report_of
 from tests.support.tables import of
 
 
@@ -95,3 +95,22 @@ def test_a_line_is_of_the_innermost_function_whose_text_it_is_in():
     assert [graph.function_around(line(at)) for at in (9, 14)] == [MAKE, None]
     assert [row["line"] for row in graph.lines_of(MAKE)] == [6, 9]
     assert graph.heaviest_line(MAKE)["line"] == 9
+
+
+def test_what_calls_anything_is_not_below_those_who_call_it_little():
+    names = ("work", "loop", "hooks", "on_end", "inside")
+    work, loop, hooks, on_end, inside = (
+        function(name, 1 * MS, 10 * MS, line=at) for at, name in enumerate(names, 2)
+    )
+
+    def below(of_work, **more):
+        rest = call(loop, hooks, (10 - of_work) * MS, **more)
+        edges = [call(work, hooks, of_work * MS), rest, call(hooks, on_end, 10 * MS)]
+        graph = CallGraph(report_of(functions=[work, loop, hooks, on_end, inside],
+                                    calls=[*edges, call(work, inside, 10 * MS)]))  # fmt: skip
+        found = graph.mostly_below([key_of(work)])
+        assert found <= graph.below([key_of(work)])
+        return {each.name for each in found}
+
+    assert below(4.9) == {"inside"}
+    assert below(5.1) == {"inside", "hooks", "on_end"}
