@@ -147,7 +147,8 @@ class Listener:
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Begin a module's call, a backward pass, an optimizer's step or a region.
 
-        `module` is the module that is called; for an optimizer's step it is the optimizer.
+        `module` is the module that is called; for an optimizer's step it is the optimizer. For a
+        backward pass it says whether the pass keeps its graph for another one: True or False.
         """
 
     def given(self, around: object, args: Any, kwargs: Any) -> None:

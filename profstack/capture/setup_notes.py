@@ -65,7 +65,8 @@ class SetupNotes(Listener):
         self._inside = 0
         self._before = 0
         self._steps = 0
-        self._backward = 0
+        # Backward passes: all, those that keep their graph, those under anomaly detection.
+        self._backward = self._kept = self._anomaly = 0
         # By module and circumstances: a step may make very many calls.
         self._calls: dict[tuple[object, ...], _Calls] = {}
         self._current: _Calls | None = None
@@ -93,6 +94,8 @@ class SetupNotes(Listener):
             self._look_at(name, module)
         elif kind == "backward":
             self._backward += 1
+            self._kept += module is True
+            self._anomaly += self._torch.is_anomaly_enabled()
             self._inside += 1
         elif kind == "optimizer":
             self._inside += 1
@@ -132,6 +135,8 @@ class SetupNotes(Listener):
             "steps": self._steps,
             "failed": self.failed,
             "backward_passes": self._backward,
+            "kept_graphs": self._kept,
+            "anomaly_passes": self._anomaly,
             "calls": {
                 "count": sum(call.calls for call in calls),
                 "training": sum(call.calls for call in calls if call.training),

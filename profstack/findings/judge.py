@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from profstack.findings import model_setup, reading, rules
+from profstack.findings.backward import anomaly_detection, graph_again
 from profstack.findings.compilation import compiling
 from profstack.findings.data_loading import data_starved, loaders
 from profstack.findings.hot_spots import dominating, hot_spots
@@ -33,7 +34,7 @@ FAMILIES: tuple[reading.Family, ...] = (
     memory_growth, data_starved, forced_synchronisation, host_to_device_copies,
     small_operators, compiling, hot_spots, dominating, threads_without_cores, trust, uncounted,
     model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
-    inference,
+    inference, anomaly_detection, graph_again,
     model_setup.float32_without_tf32, model_setup.padding, own_costs, run_costs,
 )  # fmt: skip
 

@@ -96,6 +96,24 @@ DENSE_EMBEDDINGS = FindingRule(
     "None: what a sparse optimizer takes for the rows that are used was not measured.",
     threshold=0.1,
 )
+ANOMALY_DETECTION = FindingRule(
+    "anomaly-detection",
+    "Autograd's anomaly detection is on",
+    "Backward passes of the noted steps ran under torch.autograd.set_detect_anomaly, for which "
+    "every operator records a traceback, and every gradient is looked at for NaN.",
+    "None: what looking for NaN takes is not told apart from the work. The evidence has the share "
+    "of the watch's samples in the steps that record tracebacks; together it was 80 % of a step.",
+)
+GRAPH_AGAIN = FindingRule(
+    "graph-again",
+    "Backward passes go again through the same graph",
+    "Most backward passes of the noted steps kept their graph (retain_graph=True) and made none of "
+    "their own, and functions of the backward pass ran at least half as often again as their "
+    "operators in the forward pass; these runs take at least a tenth of the clean step.",
+    "Estimated: the part of the backward pass that goes through what an earlier one has done, by "
+    "the functions whose operators are known.",
+    threshold=0.1,
+)
 ZERO_GRAD_TO_ZEROS = FindingRule(
     "zero-grad-to-zeros",
     "Gradients are set to zero and added to",

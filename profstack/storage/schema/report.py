@@ -885,6 +885,8 @@ class SetupNotes(TypedDict, total=False):
     """The notes of the steps in which they were taken; absent where none were."""
 
     backward_passes: Annotated[int, "backward passes in the noted steps"]
+    kept_graphs: Annotated[int, "those that kept their graph for another one (retain_graph)"]
+    anomaly_passes: Annotated[int, "those under autograd's anomaly detection"]
     calls: SetupCalls
     optimizers: list[OptimizerFacts]
     training_norms: Annotated[

@@ -13,8 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 from profstack.capture.module_names import ModuleNames
+from profstack.layer import Listener
 from profstack.storage.vocabulary import BACKWARD_RANGE
 from tests.support.engine import Hears, elsewhere
+from tests.support.wrapped import installed_hooks
 
 MODES = (OFF, DISCOVER, RANGES, ROOT, LIGHT, QUIET)
 ones = torch.ones
@@ -184,7 +186,7 @@ def test_what_is_called_is_listened_to_on_one_thread(hooked):
     assert hears.heard == [
         *("+module Sequential Sequential", "+module Sequential.0 ReLU"),
         *("-module Sequential.0", "-module Sequential"),
-        *("+backward backward NoneType", "-backward backward"),
+        *("+backward backward bool", "-backward backward"),
         *("+optimizer SGD SGD", "-optimizer SGD", "+module Broken Broken", "-module Broken"),
     ]
 
@@ -283,3 +285,32 @@ def test_error_passes_without_a_frame_of_ours(hooked, mode):
         hooked.emit_ranges(False)
     net = nn.Sequential(nn.ReLU())
     assert hooked.words(net, ones(1))["call_started"] == (mode != LIGHT)
+
+
+@pytest.mark.parametrize("given", [{}, {"retain_graph": True}, {"retain_graph": False},
+    {"retain_graph": True, "create_graph": True}, {"create_graph": True}])  # fmt: skip
+@pytest.mark.parametrize("how", ["tensor", "backward", "grad", "by place"])
+def test_a_listener_is_told_of_passes_that_keep_their_graph(given, how):
+    told = []
+
+    class Passes(Listener):
+        def enter(self, kind, name, module=None):
+            told.append((kind, module))
+
+    x = torch.ones(3, requires_grad=True)
+    loss, autograd = (x * x).sum(), torch.autograd
+    options = [given.get("retain_graph"), given.get("create_graph", False)]
+    work = {
+        "tensor": lambda: loss.backward(**given),
+        "backward": lambda: autograd.backward(loss, **given),
+        "grad": lambda: autograd.grad(loss, x, **given),
+        "by place": lambda: (
+            autograd.backward(loss, None, *options),
+            autograd.grad((x * x).sum(), x, None, *options),
+        ),
+    }[how]
+    with installed_hooks() as hooks:
+        hooks.listen(Passes())
+        work()
+    keeps = given == {"retain_graph": True}
+    assert told == [("backward", keeps)] * (2 if how == "by place" else 1)

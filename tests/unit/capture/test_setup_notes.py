@@ -76,6 +76,16 @@ def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
     assert happen("+o +m .s +m .s -m -b -o +m -m") == (3, 3, 3)
 
 
+def test_passes_that_keep_their_graph_or_are_checked_are_counted(noted):
+    keeps = {"kept": True, "not": False, "unknown": None}
+    for name in ("kept", "not", "unknown", "kept"):
+        with torch.autograd.set_detect_anomaly(name == "not"):
+            noted.enter("backward", "backward", keeps[name])
+            noted.leave("backward", "backward")
+    expected = [4, 2, 1]
+    assert of(noted.facts(), "backward_passes kept_graphs anomaly_passes") == expected
+
+
 def test_layers_that_work_differently_in_training_are_named(noted):
     layers = {"a": nn.BatchNorm1d(4), "b": nn.BatchNorm1d(4, track_running_stats=False)}
     # It computes new averages, which is the purpose of such a pass.
