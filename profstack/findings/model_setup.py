@@ -381,7 +381,8 @@ def _heaviest(rows: Sequence[OperatorRow]) -> list[Evidence]:
 # Embeddings whose gradients are dense: each step fills one of the whole table with zeros, and the
 # optimizer goes through all of its rows.
 
-_DENSE, _LOOK_UP = "aten::embedding_dense_backward", "aten::embedding"
+_DENSE = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward"})
+_LOOK_UP = frozenset({"aten::embedding", "aten::_embedding_bag"})
 # A step looks up no more of the rows; with more a sparse update has little left to save.
 _FEW_ROWS = 0.1
 # What a row of a sparse update takes over what one of a dense update does, gradient included: 1.7
@@ -413,7 +414,7 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
     if reading.on_accelerator(report) or not tables or not updated or optimizer is None:
         return
     modules = {table.module for table in tables}
-    rows = [row for row in report["tables"]["operators"] if row["name"] == _DENSE]
+    rows = [row for row in report["tables"]["operators"] if row["name"] in _DENSE]
     dense_s = reading.total((row for row in rows if row["module"] in modules), "total_s")
     part = min(sum(table.elements for table in tables) / updated, 1.0)
     cost_s = reading.calibrated(report, dense_s + part * reading.figure(optimizer, "self_s"))
@@ -455,9 +456,9 @@ def _tables(report: Report) -> Iterator[_Table]:
     used = reading.sums_of(
         (row["module"], prod(shapes[id(row)][1]) * (row["calls"] or 0.0))
         for row in rows
-        if row["name"] == _DENSE and row["module"] is not None and len(shapes[id(row)]) > 1
+        if row["name"] in _DENSE and row["module"] is not None and len(shapes[id(row)]) > 1
     )
-    sizes = {row["module"]: shapes[id(row)][0] for row in rows if row["name"] == _LOOK_UP}
+    sizes = {row["module"]: shapes[id(row)][0] for row in rows if row["name"] in _LOOK_UP}
     # An output layer with the same weights has a gradient for all of them.
     products = [shapes[id(row)] for row in rows if _PRODUCTS.match(row["name"])]
     for module, looked_up in used.items():

@@ -126,13 +126,14 @@ def test_other_work_in_the_few_traced_steps_is_not_the_optimizers(total_ms, shar
     assert told["evidence"][0]["step_share"] == pytest.approx(share)
 
 
+@pytest.mark.parametrize("kind", ["embedding", "_embedding_bag"])
 @cases("gain changes", (0.5, {}), (0.8, {"used": 40}), (0, {"used": 101}), (0, {"elements": 8100}),
        (0, {"product": "[[8, 4], [4, 1000]]"}), (0, {"on": "cuda"}))  # fmt: skip
-def test_tables_that_are_updated_whole_for_a_few_rows(gain, changes):
+def test_tables_that_are_updated_whole_for_a_few_rows(gain, changes, kind):
     known = {"used": 100, "product": "[[8, 4], [4, 5]]", "elements": 8000, "on": "cpu"} | changes
-    rows = [operator("aten::embedding", "Net.e", shapes="[[1000, 4], [500], []]")]
+    rows = [operator(f"aten::{kind}", "Net.e", shapes="[[1000, 4], [500], []]")]
     dense = {"total_s": 0.2501 * MS, "shapes": f"[[1, 4], [{known.pop('used')}], []]"}
-    rows += [operator("aten::embedding_dense_backward", "Net.e", **dense)]
+    rows += [operator(f"aten::{kind}_dense_backward", "Net.e", **dense)]
     rows += [operator("aten::mm", "Net.out", shapes=known.pop("product"))]
     steps = [optimizer(elements=known.pop("elements"))]
     report = report_of(rows, optimizer_s=2 * MS, optimizers=steps, **known)
