@@ -148,7 +148,7 @@ class Listener:
         """Begin a module's call, a backward pass, an optimizer's step or a region.
 
         `module` is the module that is called; for an optimizer's step it is the optimizer. For a
-        backward pass it says whether the pass keeps its graph for another one: True or False.
+        backward pass it says whether `backward` keeps its graph for another one: True or False.
         """
 
     def given(self, around: object, args: Any, kwargs: Any) -> None:

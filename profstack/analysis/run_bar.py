@@ -104,9 +104,11 @@ class _Stacks:
         return found or usual
 
     def _constructs(self, sample: Sample) -> bool:
-        """Whether the user's code makes an object of a class of its own."""
+        """Whether the loop makes an object of a class of the user's, which is no evaluation."""
         own = self._seen.own(self._seen.stacks.get(sample.stack, ()))
-        return any(frame.name == "__init__" for frame in own)
+        called = (frame for frame in own if frame.function not in self.around)
+        first = next((frame for frame in called if frame.name != "<module>"), None)
+        return first is not None and first.name == "__init__"
 
     def _in_torch(self, sample: Sample) -> bool:
         stack = self._seen.stacks.get(sample.stack, ())

@@ -277,12 +277,11 @@ class HookedCalls:
 # -- wrappers on backward passes and on `generate`, and hooks around optimizer steps --------------
 
 
-def _keeps_graph(place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a pass is asked to keep its graph, and not to make one of its own."""
+def _keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether torch.autograd.backward is to keep its graph, and to make none of its own."""
     names = ("retain_graph", "create_graph")
     keeps, makes = (
-        kwargs.get(name, args[at] if len(args) > at else None)
-        for at, name in enumerate(names, place)
+        kwargs.get(name, args[at] if len(args) > at else None) for at, name in enumerate(names, 2)
     )
     return bool(keeps) and not makes
 
@@ -298,8 +297,8 @@ class HookedPasses:
         state, active_listener = self.state, self.state.active_listener
         under_dynamo, compiler, traced = state.compiled
         local, events, range_ = state.local, state.events, state.range
-        # Where `retain_graph` stands among the arguments, with `create_graph` after it.
-        place = 3 if original.__name__ == "grad" else 2
+        # What is asked for gradients, one after the other, may need each of them.
+        adds_up = original.__name__ == "backward"
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -316,7 +315,7 @@ class HookedPasses:
                     events.backward_started()
                 listener = active_listener() if state.listener is not None else None
                 if listener is not None:
-                    listener.enter("backward", "backward", _keeps_graph(place, args, kwargs))
+                    listener.enter("backward", "backward", adds_up and _keeps_graph(args, kwargs))
                     try:
                         result = original(*args, **kwargs)
                     finally:

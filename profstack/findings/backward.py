@@ -13,8 +13,8 @@ from profstack.storage.schema.report import Finding, Place, Report
 from profstack.units import format_count, format_share
 
 # Where a traceback is made for anomaly detection: torch calls this from C++.
-_TRACEBACKS = re.compile(r"[/\\](traceback|linecache|tokenize)\.py$")
-_SWITCHES = re.compile(r"\b(set_detect_anomaly|detect_anomaly)\(")
+_TRACEBACKS = re.compile(r"[/\\]python\d\.\d+[/\\](traceback|linecache|tokenize)\.py$")
+_SWITCHES = re.compile(r"\b(set_detect_anomaly|detect_anomaly)\((?!\s*False)|\bdetect_anomaly=True")
 _RECORDS = "format_stack"
 
 
@@ -34,7 +34,8 @@ def anomaly_detection(recorded: Recorded, report: Report, step_s: float) -> Iter
             if any(_TRACEBACKS.search(frame.file) for frame in seen.stacks.get(each.stack, ()))
         ]
         share = sum(weights) / sum(each.weight for each in samples)
-    rows = (row for row in report["tables"]["functions"] if row["name"] == _RECORDS)
+    functions = (row for row in report["tables"]["functions"] if row["phase"] == "step")
+    rows = (row for row in functions if row["name"] == _RECORDS)
     recorded_calls = max((row["calls"] or 0.0 for row in rows), default=None)
     often = "" if not recorded_calls else f" ({format_count(recorded_calls)} tracebacks a step)"
     known = f"recording them takes {format_share(share)} of the step, and " if share else ""
@@ -46,7 +47,7 @@ def anomaly_detection(recorded: Recorded, report: Report, step_s: float) -> Iter
         severity=reading.severity_of((share or 0.0) * step_s, step_s) if share else "medium",
         gain_reason=f"{known}what looking for NaN takes is not told apart from the work",
         place=place,
-        layers=["watch"] if share else ["cprofile"],
+        layers=["watch"] * bool(share) + ["cprofile"] * bool(recorded_calls),
         evidence=[
             {
                 "anomaly_passes": checked,
@@ -57,8 +58,8 @@ def anomaly_detection(recorded: Recorded, report: Report, step_s: float) -> Iter
             }
         ],
         advice="Take torch.autograd.set_detect_anomaly out once the fault is found, or turn it on "
-        f"for single steps: every operator records a traceback for it{often}, and every gradient "
-        "is looked at for NaN.",
+        f"for single steps: every operator records a traceback for it{often}, and gradients are "
+        "looked at for NaN.",
     )
 
 
@@ -74,8 +75,9 @@ def _text_place(report: Report, pattern: re.Pattern[str]) -> Place | None:
     return None
 
 
-# A function of the backward pass, as autograd's engine names its runs: of which operator it is.
-_NODE = re.compile(r"autograd::engine::evaluate_function: (\w+?)Backward\d+$")
+# A function of the backward pass, as autograd's engine names its runs, and of which operator it is.
+_RUN = "autograd::engine::evaluate_function: "
+_NODE = re.compile(rf"{_RUN}(\w+?)Backward\d+$")
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _BACKWARD = re.compile(r"\bbackward\(|\bgrad\(")
 # Passes that keep their graph, of all; and runs of a function for each of its operator.
@@ -114,9 +116,10 @@ def graph_again(recorded: Recorded, report: Report, step_s: float) -> Iterator[F
                 "link": f"operators/{name}",
             }
         ],
-        advice="Add the losses up and go back once (sum(losses).backward()), or cut the graph "
-        "where a part begins (state.detach()): each pass with retain_graph=True goes through all "
-        f"parts before it. {name} runs {format_count(runs)} times for {format_count(calls)} calls.",
+        advice="Where their sum alone is used, add the losses up and go back once "
+        "(sum(losses).backward()), or cut the graph where a part begins (state.detach()): each "
+        "pass with retain_graph=True goes through all parts before it. "
+        f"{name} runs {format_count(runs)} times for {format_count(calls)} calls.",
     )
 
 
@@ -126,15 +129,16 @@ def _again(report: Report) -> tuple[float, tuple[str, float, float] | None]:
     It comes with its runs and the calls of its operator. Functions of unknown operators count as
     run once.
     """
-    calls: dict[str, float] = defaultdict(float)
+    whole_s, calls = 0.0, defaultdict[str, float](float)
     runs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for row in report["tables"]["operators"]:
-        calls[row["name"]] += row["calls"] or 0.0
+        # In place, or with a leading underscore, it has the same function.
+        calls["aten::" + row["name"].removeprefix("aten::").strip("_")] += row["calls"] or 0.0
+        whole_s += (row["total_s"] or 0.0) * row["name"].startswith(_RUN)
         if found := _NODE.match(row["name"]):
             operator = "aten::" + _WORD.sub("_", found[1]).lower()
             runs[operator][0] += row["calls"] or 0.0
             runs[operator][1] += row["total_s"] or 0.0
-    whole_s = sum(seconds for _, seconds in runs.values())
     again = {
         operator: seconds * (1.0 - calls[operator] / count)
         for operator, (count, seconds) in runs.items()

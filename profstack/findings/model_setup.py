@@ -430,16 +430,18 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
         severity=reading.severity_of(cost_s, step_s),
         gain_s=cost_s - left_s,
         rest=f"the rows that are used keep about {format_seconds(left_s)}",
-        place=names.made_at(report, "Embedding", first.module) or seen[0]["place"],
+        place=names.made_at(report, "Embedding", first.module)
+        or names.made_at(report, "EmbeddingBag", first.module)
+        or seen[0]["place"],
         module=first.module,
         layers=("torch",),
         evidence=[
             {"calibrated_s": cost_s, "step_share": cost_s / step_s, "link": f"modules/{PART}"},
             *map(_row_of, tables[:_MOST_ROWS]),
         ],
-        advice="Make it with nn.Embedding(..., sparse=True), and give its weights to "
-        "torch.optim.SparseAdam (SGD and Adagrad take sparse gradients too): gradients are dense "
-        "now. Rows that no batch has then keep their averages, so that results differ.",
+        advice="Make it with sparse=True (nn.Embedding and nn.EmbeddingBag take it), and give its "
+        "weights to torch.optim.SparseAdam (SGD and Adagrad take sparse gradients too): gradients "
+        "are dense now. Rows that no batch has then keep their averages, so that results differ.",
     )
 
 
@@ -456,7 +458,11 @@ def _tables(report: Report) -> Iterator[_Table]:
     used = reading.sums_of(
         (row["module"], prod(shapes[id(row)][1]) * (row["calls"] or 0.0))
         for row in rows
-        if row["name"] in _DENSE and row["module"] is not None and len(shapes[id(row)]) > 1
+        if row["name"] in _DENSE
+        and row["module"] is not None
+        and len(shapes[id(row)]) > 1
+        # A bag that takes the largest has no sparse gradients: it notes where each one lies.
+        and not any(len(shape) == 2 for shape in shapes[id(row)][4:5])
     )
     sizes = {row["module"]: shapes[id(row)][0] for row in rows if row["name"] in _LOOK_UP}
     # An output layer with the same weights has a gradient for all of them.

@@ -8,6 +8,7 @@ on which line, or cProfile where these are too few; what other rules explain bet
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from profstack.analysis.call_sites import CallSite, call_sites
@@ -30,6 +31,8 @@ _EXPLAINED = frozenset(
 # A finding of theirs explains a place where it is about as much of its time.
 _MOSTLY = 0.5
 _MOST = 3
+# A call as long as this is seen by the watch, which waits 5 ms for the interpreter.
+_UNSEEN_S = 0.01
 # Calls per step of a function that is called in most of them.
 _IN_MOST = 0.5
 
@@ -91,12 +94,18 @@ def _with_profiled(sites: Sequence[CallSite], report: Report, cut: Cut) -> list[
 
     The watch's thread waits for that, and sees the operators after them instead.
     """
-    seen = {(site.file, site.line, site.name): site.share for site in sites}
+    seen: dict[tuple[object, ...], float] = defaultdict(float)
+    for site in sites:
+        seen[site.file, site.line, site.name] += site.share
+    rows = reading.CallGraph(report).rows.values()
+    calls = {(row["file"], row["line"], row["name"]): row["calls"] or 1.0 for row in rows}
     unseen = [
         site
         for site in _profiled_sites(report, cut.median_s)
         if site.share >= rules.OWN_CODE_COST.threshold
-        and seen.get((site.file, site.line, site.name), 0.0) < _MOSTLY * site.share
+        and seen[site.file, site.line, site.name] < _MOSTLY * site.share
+        # Of a long call the watch sees its part: there cProfile has slowed the calls in it.
+        and site.share * cut.median_s < _UNSEEN_S * next(calls[key] for key in site.lines)
     ]
     places = {(site.file, site.line, site.name) for site in unseen}
     kept = [site for site in sites if (site.file, site.line, site.name) not in places]

@@ -371,8 +371,9 @@ def qualified_name(report: Report, place: Place, name: str) -> str:
     return span.qualified if span is not None and (is_inside or span.name == name) else name
 
 
-# A function is below others with so much of its time; callers of callers are followed so far.
-_MOSTLY, _ROUNDS = 0.5, 12
+# A function is below others with so much of its time; callers of callers are followed so far, or
+# until no share changes by as much.
+_GOOD_PART, _ROUNDS, _SETTLED = 0.2, 50, 1e-3
 
 
 class CallGraph:
@@ -419,7 +420,7 @@ class CallGraph:
     def mostly_below(
         self, roots: Iterable[FunctionKey], not_by: Sequence[str] = ()
     ) -> set[FunctionKey]:
-        """Return the functions below that have most of their time from there.
+        """Return the functions below that have a good part of their time from there.
 
         What calls anything, as a framework does its callbacks, is called from everywhere.
         """
@@ -428,7 +429,9 @@ class CallGraph:
         # The share of each function's time that is spent below: none has less than it ends with.
         share = dict.fromkeys(begun | below, 1.0)
         for _ in range(_ROUNDS):
-            for key in below:
+            before = dict(share)
+            # In an order that is the same in each run.
+            for key in sorted(below):
                 times = self.callers_s.get(key, {})
                 if not any(times.values()):
                     continue
@@ -440,7 +443,9 @@ class CallGraph:
                     if caller.name not in not_by
                 )
                 share[key] = inside_s / whole_s
-        return {key for key in below if share[key] >= _MOSTLY}
+            if max((before[key] - share[key] for key in below), default=0.0) < _SETTLED:
+                break
+        return {key for key in below if share[key] >= _GOOD_PART}
 
     def above(self, roots: Iterable[FunctionKey]) -> set[FunctionKey]:
         """Return the functions that call these, directly or not."""

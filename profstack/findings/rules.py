@@ -103,7 +103,8 @@ ANOMALY_DETECTION = FindingRule(
     "Backward passes of the noted steps ran under torch.autograd.set_detect_anomaly, for which "
     "every operator records a traceback, and every gradient is looked at for NaN.",
     "None: what looking for NaN takes is not told apart from the work. The evidence has the share "
-    "of the watch's samples in the steps that record tracebacks; together it was 80 % of a step.",
+    "of the watch's samples in the steps that record tracebacks; in one program that was measured "
+    "both were 80 % of a step.",
 )
 GRAPH_AGAIN = FindingRule(
     "graph-again",
@@ -112,7 +113,7 @@ GRAPH_AGAIN = FindingRule(
     "their own, and functions of the backward pass ran at least half as often again as their "
     "operators in the forward pass; these runs take at least a tenth of the clean step.",
     "Estimated: the part of the backward pass that goes through what an earlier one has done, by "
-    "the functions whose operators are known.",
+    "the functions whose operators are known. It is told where the step is cut by the host's time.",
     threshold=0.1,
 )
 ZERO_GRAD_TO_ZEROS = FindingRule(
@@ -317,6 +318,8 @@ _AT_MOST = "all of it, at most (`run_gain_is`)"
 EVALUATION_S = SAVING_S = WORKERS_S = 1.0
 OTHER_S = 0.5
 IMPORT_S, IMPORT_SAMPLES, IMPORT_USED = 1.0, 10, 0.05
+# Of imports with less beside torch itself nothing is told.
+BESIDE_TORCH_S = 3.0
 LOGGING_S, SETUP_S, COMPILATION_S, SHUTDOWN_S, IMPORTS_S = 0.5, 1.0, 5.0, 10.0, 30.0
 EVALUATION_COST = FindingRule(
     "evaluation-cost",

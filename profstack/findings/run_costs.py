@@ -110,7 +110,7 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
             saved_s = min(compiled_s, row["wall_s"])
         if cost.part == "start-up and imports" and report["watch"]:
             saved_s = max(row["wall_s"] - _Imports(recorded).torch_s, 0.0)
-            if saved_s < rules.IMPORT_S:
+            if saved_s < rules.BESIDE_TORCH_S:
                 # What is left is the import of torch.
                 continue
         yield _finding(cost, row, saved_s)

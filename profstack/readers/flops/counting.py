@@ -319,7 +319,7 @@ class Count(Owners):
         super().enter(kind, name, module)
         self._compiling.look()
         if self.on and self._mode.is_blind():
-            self._mode.put_on()
+            self._mode.revive()
         if kind == "backward" and self._differs is not None and self.on:
             text = f"the backward of {self._differs} takes another path under a dispatch mode"
             self.gave_way = f"{text}: FLOPs are counted from the shapes in the torch slice alone"
@@ -327,6 +327,8 @@ class Count(Owners):
 
     def step_ended(self, number: int) -> None:
         """Note the end of a step, and keep its counts."""
+        if self.on and self._mode.is_blind():
+            self._mode.revive()
         if self.on and not self._mode.is_on():
             # It began inside a hook of a backward pass, after which autograd restored old modes.
             self.gave_way = (
@@ -334,6 +336,7 @@ class Count(Owners):
                 "counted from the shapes in the torch slice alone"
             )
             self.end()
+            self._mode.forget()
         with self._lock:
             self.steps.append(self.rest())
             self._step = CountedStep()

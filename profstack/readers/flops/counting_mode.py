@@ -61,10 +61,9 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
         self._own_files = frozenset(place.__code__.co_filename for place in places)
 
     def put_on(self) -> None:
-        """Put it on this thread's stack, anew where it is there and sees nothing any more."""
-        self._pop()
+        """Put it on this thread's stack."""
         if self._mending is None:
-            self._mending = _mend_at_ends()
+            self._mending = _mend_at_ends(self)
         # Not by `with`: dynamo would compile no code meanwhile.
         _C._push_on_torch_dispatch_stack(self)
 
@@ -81,6 +80,19 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
         """
         return self.is_on() and not _asks_for_modes()
 
+    def revive(self) -> None:
+        """Let torch ask the modes of this thread's stack again, in the order that they have."""
+        modes = [_C._pop_torch_dispatch_stack(None) for _ in range(_C._len_torch_dispatch_stack())]
+        # The first one on an empty stack lets torch ask.
+        for mode in reversed(modes):
+            _C._push_on_torch_dispatch_stack(mode)
+
+    def forget(self) -> None:
+        """End what is done for it beside the stack: it is no longer there."""
+        if self._mending is not None:
+            self._mending()
+            self._mending = None
+
     def take_off(self) -> None:
         """Take it off this thread's stack, from under a mode the script has put on since.
 
@@ -90,9 +102,7 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
         if not self.is_on():
             return
         self._pop()
-        if self._mending is not None:
-            self._mending()
-            self._mending = None
+        self.forget()
 
     def _pop(self) -> None:
         if not self.is_on():
@@ -142,26 +152,30 @@ class CountingMode(_BASE):  # type: ignore[misc]  # torch's class has no types
 unseen_by_dynamo(torch, CountingMode.__torch_dispatch__, with_callees=True)
 
 
-def _mend_at_ends() -> Callable[[], None]:
+def _mend_at_ends(mode: CountingMode) -> Callable[[], None]:
     """Mend this thread's dispatch keys at the end of each `inference_mode` that begins from now on.
 
-    Its end gives back the keys that there were at its begin. Where a mode was on then and is gone
-    by now, torch would ask for one at the next operator, which is an internal error. What is
-    returned says that the mode is gone: the mending ends with the outermost `inference_mode`.
+    Its end gives back the keys that there were at its begin. Where the mode was put on since, it
+    would see nothing any more. Where it was on then and is gone by now, torch would ask for one at
+    the next operator, which is an internal error. What is returned says that the mode is gone: the
+    mending ends with the outermost `inference_mode`.
     """
     kind, thread, gone = torch.inference_mode, get_ident(), False
     original = kind.__exit__
 
     @wraps(original)
-    def __exit__(guard: Any, *error: Any) -> None:
-        original(guard, *error)
-        if get_ident() != thread or not gone:
-            return
+    def __exit__(guard: Any, *error: Any) -> Any:
+        done = original(guard, *error)
+        if get_ident() != thread:
+            return done
+        if mode.is_blind():
+            mode.revive()
         if _asks_for_modes() and not _C._len_torch_dispatch_stack():
             _C._push_on_torch_dispatch_stack(_BASE())
             _C._pop_torch_dispatch_stack(None)
-        if not torch.is_inference_mode_enabled():
+        if gone and not torch.is_inference_mode_enabled():
             restore()
+        return done
 
     def end() -> None:
         nonlocal gone

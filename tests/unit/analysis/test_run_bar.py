@@ -105,6 +105,8 @@ def test_every_second_has_one_owner(made):
        (((SCRIPT, 8, "__init__"), FORWARD), 1, "model and data set-up"),
        (((f"{PACKAGES}/x/y.py", 8, "__init__"), FORWARD), 1, "evaluation"),
        ((SCRIPT, 8, "__init__"), None, "other"),
+       # An object that an evaluation makes is a part of that.
+       ((EVALUATE, (SCRIPT, 8, "__init__"), FORWARD), 1, "evaluation"),
        (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
        (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
        ((COMPILE, 3, "_compile"), None, "first step and compilation"),

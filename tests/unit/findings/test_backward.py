@@ -90,5 +90,11 @@ def test_who_keeps_no_graph_or_goes_once_through_it_is_told_nothing():
     limit = rules.GRAPH_AGAIN.threshold * STEP_S / (1 - 16 / 136)
     assert [len(graph_again(None, passes(RNN, backward_s=part * limit))) for part in (1.01, 0.99)] \
         == [1, 0]  # fmt: skip
+    # In place, the operator has the same function. Time of functions of unknown operators counts.
+    both = [("aten::relu_", 20.0, "Relu", 20.0, MS), ("aten::relu", 4.0, "None", 0.0, 0.0)]
+    assert graph_again(None, passes(*both)) == []
+    rest = ("aten::none", 1.0, "MyFn", 1.0, 8 * MS)
+    (told,) = graph_again(None, passes(RNN, rest))
+    assert told["evidence"][0]["backward_share"] == pytest.approx(0.5 * (1 - 16 / 136))
     # An operator that is not known has no function that ran again.
     assert graph_again(None, passes(("aten::other", 1.0, "MkldnnRnnLayer", 136.0, MS))) == []

@@ -89,6 +89,12 @@ def test_what_never_lets_the_interpreter_go_is_seen_by_cprofile_alone(monkeypatc
 
     scale = draw["calibrated_s"] / draw["self_s"]
     by_profile = [("draw", pytest.approx(0.5 * scale)), ("average", pytest.approx(0.3 * scale))]
+    # Long calls are seen by the watch.
+    call_s, known = 0.5 * scale * STEP_S / 0.5, module._UNSEEN_S
+    for limit_s, names in ((0.99 * call_s, ["average"]), (1.01 * call_s, ["draw", "average"])):
+        monkeypatch.setattr(module, "_UNSEEN_S", limit_s)
+        assert [name for name, _ in sites(0.0)] == names
+    monkeypatch.setattr(module, "_UNSEEN_S", known)
     seen_half = [by_profile[0], ("average", pytest.approx(0.151 * scale))]
     assert sites(0.151 * scale) == seen_half
     assert sites(0.149 * scale) == by_profile

@@ -5,6 +5,7 @@ import traceback
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profstack.readers.flops.counting import Count
 from tests.support.flop_slices import count
@@ -120,3 +121,42 @@ def test_a_step_that_begins_in_one_guard_is_counted_in_the_next(made_between):
         counting.end()
     assert [sum(step.flop.values()) for step in counting.steps] == [PRODUCT, PRODUCT]
     assert counting.gave_way is None
+
+
+class Other(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen = [*getattr(self, "seen", ()), func]
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_scripts_stays_where_it_is_and_sees_what_it_would():
+    counting, other = Count(torch), Other()
+    guard = torch.inference_mode()
+    guard.__enter__()
+    end = guard.__exit__
+    counting.begin()
+    end(None, None, None)
+    with other:
+        # The counting began inside a guard that has ended: none of both is asked.
+        with torch.inference_mode():
+            counting.enter("module", "layer", nn.Linear(4, 3))
+            X + 1
+        X + 1
+        assert len(other.seen) >= 2
+        assert torch._C._get_dispatch_stack_at(1) is other
+        counting.end()
+        X + 1
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert not torch._C._dispatch_tls_is_dispatch_key_included("Python")
+
+
+def test_a_guard_that_begins_and_ends_while_it_is_on_leaves_it_seeing():
+    layer, counting = nn.Linear(4, 3), Count(torch)
+    with torch.inference_mode():
+        counting.begin()
+    with torch.inference_mode():
+        pass
+    layer(X)
+    counting.step_ended(1)
+    counting.end()
+    assert sum(counting.steps[0].flop.values()) == PRODUCT
