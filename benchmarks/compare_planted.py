@@ -191,7 +191,8 @@ PAIRS = [
             )
         ],
         "slower",
-        parts=("forward", "backward", "optimizer", "Python"),
+        # After the step the graph is let go, which is twice as large.
+        parts=("forward", "backward", "optimizer", "Python", *_LATE),
         place=(
             "self.second(torch.relu(self.first(values)))",
             "self.head(self.blocks(",
