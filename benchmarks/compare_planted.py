@@ -144,8 +144,32 @@ _STEP = "            optimizer.step()\n"
 _LATE = ("after the step", "other", "Python", "idle", "not attributed")
 _LOADING = ("data wait", "making the batch", "before the model's first call")
 
+_COMPILED = [
+    (
+        "    model = Net().to(DTYPE)\n",
+        (
+            "    model = Net().to(DTYPE)\n"
+            '    compiled = torch.compile(model, backend="aot_eager", dynamic=False)\n'
+        ),
+    ),
+    ("loss_of(model(inputs), targets)", "loss_of(compiled(inputs), targets)"),
+]
+_ZERO = "            optimizer.zero_grad()\n"
+
 PAIRS = [
     Pair("unchanged", [], "same"),
+    Pair(
+        "compiled again",
+        [
+            *_COMPILED,
+            (_ZERO, "            inputs, targets = inputs[epoch:], targets[epoch:]\n" + _ZERO),
+        ],
+        "slower",
+        figure="run",
+        parts=("first step and compilation",),
+        place=("inputs[epoch:]", "compiled(inputs)", "def forward(self, values)"),
+        before=_COMPILED,
+    ),
     Pair(
         "loader slower",
         [(_SCALED, "    for _ in range(6):\n        sample = sample.sort()[0]\n" + _SCALED)],
