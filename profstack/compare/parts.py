@@ -60,9 +60,11 @@ def totals(
         was, now = means[0][at], means[1][at]
         difference = now - was
         beyond = bool(abs(difference) > max(float(reach[at]), _LEAST * whole))
+        # What has most of the difference is named, too: the whole may be beyond noise.
+        is_most = 2.0 * abs(difference) >= abs(grids[1] - grids[0]) > 0.0
         places: list[PartPlace] = [
             {"file": place.file, "line": place.line, "cause": place.cause}
-            for place in (places_of(name, difference) if beyond else ())
+            for place in (places_of(name, difference) if beyond or is_most else ())
         ]
         first = places[0] if places else PartPlace(file=None, line=None, cause=None)
         parts.append(

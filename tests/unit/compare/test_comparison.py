@@ -170,6 +170,26 @@ def test_the_first_line_names_part_and_places_and_gives_the_rest(lines, places):
     assert sentence.endswith(": data wait +1.50" + (f" ({places})" if places else ""))
 
 
+@pytest.mark.parametrize(("share", "is_most"), [(0.51, True), (0.49, False)])
+def test_where_no_part_is_beyond_noise_the_place_of_the_most_is_named(share, is_most):
+    def apart(label, wait_s, forward_s, lines):
+        """The step is steady; how much of it is which part is not known well."""
+        reports = []
+        for number, moved in enumerate((-1.2e-3, 0.0, 1.2e-3)):
+            parts = {"data wait": wait_s + moved, "forward": forward_s - moved}
+            one = _line_times(*lines)
+            reports.append(recording(1.0, parts=parts, number=f"{label}{number}", **one))
+        return Side(label, reports)
+
+    before = apart("a", 1.5e-3, 2.5e-3, (1e-4, 1e-4))
+    after = apart("b", 1.5e-3 + share * 2e-3, 2.5e-3 + (1.0 - share) * 2e-3, (1e-4, 1.2e-3))
+    sentence = compare(before, after)["verdict"]["sentence"]
+    assert sentence.startswith("step 4.00 -> 6.00 ms (+50 %")
+    named = f"mostly data wait +{share * 2:.2f} (train.py:3 batch = batch.sort())"
+    assert (named in sentence) is is_most
+    assert sentence.endswith("no part by itself is beyond noise")
+
+
 def finding(slug, line, *layers):
     return {"slug": slug, "title": slug, "module": None, "file": "/a/train.py", "line": line,
             "layers": list(layers)}  # fmt: skip
