@@ -309,7 +309,7 @@ def outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
         for key in graph.rows
         if key.name in _WORK_NAMES and any(part in key.file.replace("\\", "/") for part in _WORK)
     }
-    called = graph.mostly_below(work, not_by=_DECORATORS) | work
+    called = graph.below_in_part(work, not_by=_DECORATORS) | work
     own = [key for key, row in graph.rows.items() if row["own"] and key not in called]
     apart = [key for key in own if not graph.below([key]) & work]
     return [key for key in apart if not any(key in graph.below([other]) for other in apart)]

@@ -417,7 +417,7 @@ class CallGraph:
             seen |= called
         return seen
 
-    def mostly_below(
+    def below_in_part(
         self, roots: Iterable[FunctionKey], not_by: Sequence[str] = ()
     ) -> set[FunctionKey]:
         """Return the functions below that have a good part of their time from there.

@@ -108,7 +108,7 @@ def test_what_calls_anything_is_not_below_those_who_call_it_little():
         edges = [call(work, hooks, of_work * MS), rest, call(hooks, on_end, 10 * MS)]
         graph = CallGraph(report_of(functions=[work, loop, hooks, on_end, inside],
                                     calls=[*edges, call(work, inside, 10 * MS)]))  # fmt: skip
-        found = graph.mostly_below([key_of(work)])
+        found = graph.below_in_part([key_of(work)])
         assert found <= graph.below([key_of(work)])
         return {each.name for each in found}
 
