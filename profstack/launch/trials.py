@@ -462,8 +462,7 @@ class Trials:
             "step_by": None,
             "layers": [],
             "left_out": {},
-            # One clean slice to the end: all of its steps are timed on the device, too.
-            "targets": asdict(Targets(final_steps=steps, final_s=0.0, max_final_steps=steps)),
+            "targets": asdict(self._targets(steps)),
             "max_steps": steps,
             "max_seconds": seconds,
             "sync": False,
@@ -500,6 +499,15 @@ class Trials:
             found.code, found.said = 1, "it never imported torch"
         shutil.rmtree(recording, ignore_errors=True)
         return found
+
+    def _targets(self, steps: int) -> Targets:
+        """Return how long the slices are: few clean steps, after which short ones cost least.
+
+        On a device one clean slice goes to the end: its steps alone have the device's time.
+        """
+        if self.seen.device == "cpu":
+            return Targets()
+        return Targets(final_steps=steps, final_s=0.0, max_final_steps=steps)
 
     def _wait(self, started: subprocess.Popen[bytes]) -> int:
         """Wait for a process; one that takes far longer than the plain ones is ended."""
