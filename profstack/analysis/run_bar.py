@@ -410,12 +410,15 @@ class _Run:
     def _wait_share(self) -> float:
         """Share of the clean steps that waits for torch's DataLoader; 0 without one.
 
-        Not all that a step waits before its first work is for the loader: by torch's own ranges in
-        its slices, where the steps are slower, if at all, and the loader's time is not.
+        Not all that a step waits before its first work is for the loader. Where the clean steps do
+        not tell it is known by torch's own ranges in its slices, where the steps are slower, if at
+        all, and the loader's time is not.
         """
         work = self._recorded.table("region_work")
         loading = [row for row in work if str(row["path"]).startswith("enumerate(DataLoader)")]
         waiting = [row for row in self._clean.steps if row["wait_s"] is not None]
+        if asked := known(waiting, "loader_s"):
+            return sum(asked) / sum(known(waiting, "wall_s"))
         if not loading or not waiting:
             return 0.0
         numbers = {row["slice"] for row in loading}

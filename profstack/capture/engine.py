@@ -207,7 +207,8 @@ class Engine:
         if log.timed:
             log.record_event()
         rows, now, loops = log.rows, _perf_counter(), self.loops
-        rows.append((now, _process_time(), events.activity, events.flags, events.shape))
+        first, asked, loader_s = events.activity, events.asked, events.loader_s
+        rows.append((now, _process_time(), first, events.flags, events.shape, asked, loader_s))
         if hooked.listener is not None:
             hooked.listener.step_ended(log.total)
         frame, state = _getframe(1), self._state() if loops.has_states else 0
@@ -218,7 +219,8 @@ class Engine:
         if hooked.listener is not None:
             hooked.listener.step_begun(log.total)
         # As `events.begin_step`, in place, since a call would cost as much again.
-        events.activity = events.shape = None
+        events.activity = events.shape = events.asked = None
+        events.loader_s = 0.0
         events.flags = 0
         events.waiting = events.waits
 

@@ -11,6 +11,7 @@ import _thread
 import functools
 import sys
 import threading
+import time
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ from profstack.storage.vocabulary import BACKWARD_RANGE
 # evaluation too, but only where the root is switched to it, not at each call.
 OFF, QUIET, LIGHT, ROOT, DISCOVER, RANGES = "off", "quiet", "light", "root", "discover", "ranges"
 
+_perf_counter = time.perf_counter
+
 # The "module" that a thread is in during a backward pass. Modules called there (checkpointing
 # repeats forward work) are inner calls, and passes inside it (re-entrant ones) are parts of it.
 IN_BACKWARD = ModuleInfo(0, "(backward)", None, "", 1, None, None)
@@ -49,10 +52,13 @@ NAMELESS = ModuleInfo(0, "(module without a name)", None, "", 1, None, None)
 
 
 class ThreadState(_thread._local):
-    """The state of one thread: the module being called, and whether it is in a `generate`."""
+    """The state of one thread: the module being called, whether it is in a `generate`, and whether
+    it waits for a batch.
+    """
 
     current: ModuleInfo | None = None
     generating: bool = False
+    loading: bool = False
 
 
 @dataclass
@@ -383,6 +389,30 @@ class HookedPasses:
 
         return generate
 
+    def next_batch(self, original: Any) -> Any:
+        """Return a wrapper for a DataLoader's `__next__`: how long its batch is waited for."""
+        state, local, events = self.state, self.state.local, self.state.events
+        under_dynamo, compiler, traced = state.compiled
+
+        @functools.wraps(original)
+        def __next__(self: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or traced() is not None:
+                return original(self)
+            # A data set may have a loader of its own, and be loaded while others wait.
+            if local.loading or not events.waiting:
+                return original(self)
+            local.loading, asked = True, _perf_counter()
+            try:
+                return original(self)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+            finally:
+                local.loading = False
+                events.batch_asked(asked)
+
+        return state.hidden(__next__, original)
+
     def optimizer_hooks(self) -> tuple[Any, Any]:
         """Return the hooks before and after `Optimizer.step`."""
         events = self.state.events
@@ -442,6 +472,10 @@ class TorchHooks:
             for name in ("backward", "grad")
             if (each := getattr(torch.autograd, name))
         }
+        # The iterator of a DataLoader, whose asks are timed where waiting times are.
+        self._batches = torch.utils.data.dataloader._BaseDataLoaderIter
+        self._next_batch = passes.next_batch(self._batches.__next__)
+        self._restore_batches: Callable[[], None] | None = None
         self._restore: list[Callable[[], None]] = []
         # The wrapper on the calls now.
         self._current: Any = None
@@ -508,6 +542,7 @@ class TorchHooks:
             wrapped = 2
         self._wrap_backward(wrapped)
         self._hook_optimizer_starts(mode == DISCOVER)
+        self._time_batches(mode in (ROOT, DISCOVER))
         self.state.mode = mode
 
     def _is_set(self, mode: str, root: Any) -> bool:
@@ -527,6 +562,13 @@ class TorchHooks:
         for name, ours in self._backwards.items():
             if getattr(autograd, name) in ours:
                 setattr(autograd, name, ours[wrapped])
+
+    def _time_batches(self, timed: bool) -> None:
+        if timed and self._restore_batches is None:
+            self._restore_batches = replace(self._batches, "__next__", self._next_batch)
+        elif not timed and self._restore_batches is not None:
+            self._restore_batches()
+            self._restore_batches = None
 
     def _hook_optimizer_starts(self, hooked: bool) -> None:
         if hooked and self._start_handle is None:
@@ -570,6 +612,7 @@ class TorchHooks:
         self._remove_call()
         self._wrap_backward(0)
         self._hook_optimizer_starts(False)
+        self._time_batches(False)
         self.state.mode = OFF
         for handle in self._handles:
             handle.remove()

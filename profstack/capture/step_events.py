@@ -96,6 +96,9 @@ class StepEvents:
     def begin_step(self) -> None:
         """Forget what is known of the step that has ended."""
         self.activity: float | None = None
+        # When torch's DataLoader was first asked in the step's wait, and the time in its asks.
+        self.asked: float | None = None
+        self.loader_s = 0.0
         self.shape: Any = None
         self.flags = 0
         self.waiting = self.waits
@@ -161,6 +164,13 @@ class StepEvents:
             inputs = (value for name, value in kwargs.items() if "mask" not in name)
             value = args[0] if args else next(inputs, None)
             self.shape = getattr(value, "shape", None)
+
+    def batch_asked(self, asked: float) -> None:
+        """Take the return of a DataLoader's `__next__`, asked before the step's first activity."""
+        if self.thread is None or get_ident() == self.thread:
+            if self.asked is None:
+                self.asked = asked
+            self.loader_s += _perf_counter() - asked
 
     def call_started(self, module: Any, named: ModuleInfo) -> None:
         """Take the start of an outermost module call."""

@@ -154,8 +154,9 @@ def _text(value: Any) -> str | None:
 EVAL, SWITCH, LOOP = 1, 2, 4
 _FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"), (LOOP, "loop"))
 
-# End of a step, process CPU time there, its first activity, its flags, shape of its input.
-Stamp = tuple[float, float | None, float | None, int, Any]
+# End of a step, process CPU time there, its first activity, its flags, shape of its input, when a
+# DataLoader was first asked in its wait, and for how long.
+Stamp = tuple[float, float | None, float | None, int, Any, float | None, float]
 
 _perf_counter, _process_time = time.perf_counter, time.process_time
 
@@ -289,7 +290,7 @@ class StepLog:
 
     def stamp(self) -> None:
         """End a step now, of which nothing else is known; the engine stamps others itself."""
-        self.rows.append((_perf_counter(), _process_time(), None, 0, None))
+        self.rows.append((_perf_counter(), _process_time(), None, 0, None, None, 0.0))
 
     def record_event(self) -> None:
         """Record the device's own mark of the boundary, and wait for it where that is asked for."""
@@ -303,8 +304,8 @@ class StepLog:
             latest = len(self.quick_ends) - 1 - back
             self._quick_flags[latest] = self._quick_flags.get(latest, 0) | flags
         else:
-            end, cpu, activity, before, shape = self.rows[-1]
-            self.rows[-1] = (end, cpu, activity, before | flags, shape)
+            end, cpu, activity, before, *others = self.rows[-1]
+            self.rows[-1] = (end, cpu, activity, before | flags, *others)
 
     def _forget_quick(self) -> None:
         self.quick_ends.clear()
@@ -325,7 +326,7 @@ class StepLog:
         else:
             self._threads.discard()
         self.rows.extend(
-            (end, None, None, self._quick_flags.get(number, 0), None)
+            (end, None, None, self._quick_flags.get(number, 0), None, None, 0.0)
             for number, end in enumerate(self.quick_ends)
         )
         self._forget_quick()
@@ -479,7 +480,7 @@ class StepLog:
         device_s = [self.clock.elapsed_s(first, second) for first, second in marks]
         begin = self.start
         cpu_begin: float | None = self._cpu_start
-        for number, (end, cpu, activity, flags, shape) in enumerate(self.rows):
+        for number, (end, cpu, activity, flags, shape, asked, loader_s) in enumerate(self.rows):
             if after_switch and number == 0:
                 flags |= SWITCH
             if self._phase != "train":
@@ -489,6 +490,8 @@ class StepLog:
             row = self._step_record(number, begin, end, shape, words)
             row["cpu_s"] = cpu - cpu_begin if cpu is not None and cpu_begin is not None else None
             row["wait_s"] = activity - begin if activity is not None else None
+            row["before_loader_s"] = asked - begin if asked is not None else None
+            row["loader_s"] = loader_s if asked is not None else None
             row["device_s"] = device_s[number] if device_s else None
             rows.append(row)
             begin, cpu_begin = end, cpu

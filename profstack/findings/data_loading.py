@@ -18,7 +18,12 @@ from typing import Literal, NamedTuple
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import names, reading, rules
-from profstack.findings.step_cut import after_step, clean_wait_share, wait_alone
+from profstack.findings.step_cut import (
+    after_step,
+    clean_loader,
+    clean_wait_share,
+    wait_alone,
+)
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Place, Report
 from profstack.storage.schema.rows import FunctionRow, LineRow, RegionRow
@@ -215,6 +220,9 @@ def wait_share(report: Report) -> float | None:
 
 def _loader_share(report: Report) -> float | None:
     """Return the part of the wait in which the DataLoader was asked for a batch; None without."""
+    clean, waited = clean_loader(report, fewest=1), wait_share(report)
+    if clean is not None and waited:
+        return min(clean.inside / waited, 1.0)
     taken = reading.total(loader_ranges(report), "wall_s")
     wait = reading.module_rows(report).get("(wait)")
     if taken and wait is not None and wait["self_s"]:

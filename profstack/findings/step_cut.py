@@ -39,7 +39,7 @@ from profstack.storage.reader import (
     sums,
 )
 from profstack.storage.schema.report import Place, Report
-from profstack.storage.schema.rows import FunctionRow
+from profstack.storage.schema.rows import FunctionRow, StepRow
 
 # Why the torch layer has no slice however many steps a script makes, and what helps then.
 
@@ -105,15 +105,37 @@ def unusable(timed: Selection | None, report: Report) -> tuple[str | None, str |
 
 def clean_wait_share(report: Report, fewest: int = FEWEST_STEPS) -> float | None:
     """Return the share of the clean steps' time that went by before their first work."""
-    counted = set(report["benchmark"]["counted_steps"])
-    known = [
-        (row["wait_s"], row["wall_s"])
-        for row in report["tables"]["steps"]
-        if row["index"] in counted and row["wait_s"] is not None and row["wall_s"]
-    ]
-    if len(known) < fewest:
+    known = _waited(report)
+    return _share(known, "wait_s") if len(known) >= fewest else None
+
+
+class CleanLoader(NamedTuple):
+    """What torch's DataLoader is to the wait of the clean steps, as shares of their time.
+
+    `before` went by before it was asked for a batch, `inside` until the batches were there.
+    """
+
+    before: float
+    inside: float
+
+
+def clean_loader(report: Report, fewest: int = FEWEST_STEPS) -> CleanLoader | None:
+    """Return it as the clean steps measured it; None where they did not ask a DataLoader."""
+    known = _waited(report)
+    if len(known) < fewest or all(row.get("loader_s") is None for row in known):
         return None
-    return sum(wait_s for wait_s, _ in known) / sum(wall_s for _, wall_s in known)
+    return CleanLoader(_share(known, "before_loader_s"), _share(known, "loader_s"))
+
+
+def _waited(report: Report) -> list[StepRow]:
+    counted = set(report["benchmark"]["counted_steps"])
+    rows = (row for row in report["tables"]["steps"] if row["index"] in counted)
+    return [row for row in rows if row["wait_s"] is not None and row["wall_s"]]
+
+
+def _share(rows: Sequence[StepRow], column: str) -> float:
+    times = (float(row.get(column) or 0.0) for row in rows)  # type: ignore[arg-type]
+    return sum(times) / reading.total(rows, "wall_s")
 
 
 # Work of a loop after the optimizer's step that no step takes as its input: metrics, logs, averages
@@ -365,6 +387,8 @@ class Cut:
     wait: float | None = None
     wait_is: Literal["clean", "calibrated"] = "calibrated"
     has_loader: bool = False
+    # What the clean steps themselves tell of the loader.
+    loader: CleanLoader | None = None
     # What else comes before the first work, None without a loader; it is inside other shares.
     before_beside_loader: float | None = None
     io: float | None = None
@@ -399,7 +423,7 @@ def host_cut(recorded: Recorded, report: Report) -> Cut | None:
     if median_s is None:
         return None
     cut = Cut(median_s, io_time=io_time(reading.CallGraph(report)))
-    clean_wait = clean_wait_share(report)
+    clean_wait, cut.loader = clean_wait_share(report), clean_loader(report)
     timed = recorded.select("torch", TIMED)
     cut.torch_reason, cut.torch_step = unusable(timed, report)
     if cut.torch_reason is not None or timed is None:
@@ -476,6 +500,8 @@ def _add_wait(cut: Cut, own: _OwnTimes, clean_wait: float | None, report: Report
     in_loader = min(reading.total(loaded, "wall_s") / step_s, traced)
     operators = reading.total(loaded, "operator_s") / step_s
     rest = before * (1 - in_loader / traced)
+    if cut.loader is not None and cut.wait_is == "clean":
+        rest = max(before - cut.loader.inside, 0.0)
     # Operators outside modules are the loader's, the other work's outside modules, or in the wait
     # beside the loader.
     loose = max(own.loose_ops - operators - outside, 0.0)
@@ -573,7 +599,11 @@ def _take_after_step(cut: Cut, report: Report) -> None:
         return
     rest = cut.before_beside_loader
     before = (cut.wait if rest is None else cut.wait + rest) + (cut.io or 0.0)
-    taken = max(cut.after.share * before - (cut.io or 0.0), 0.0)
+    taken = cut.after.share * before
+    if cut.loader is not None and cut.wait_is == "clean":
+        # The loop asks for the next batch after it.
+        taken = cut.loader.before
+    taken = max(taken - (cut.io or 0.0), 0.0)
     if cut.after.seconds is not None:
         taken = min(cut.after.seconds / cut.median_s, cut.wait if rest is None else rest)
     python = taken * cut.after.outside_operators

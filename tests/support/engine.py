@@ -12,7 +12,16 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from profstack import layer
-from profstack.capture import arming, engine, marks, run_limits, step_events, step_log, user_regions
+from profstack.capture import (
+    arming,
+    engine,
+    hooks,
+    marks,
+    run_limits,
+    step_events,
+    step_log,
+    user_regions,
+)
 from profstack.capture.observers import Observers
 from profstack.capture.run import make_plan
 from profstack.capture.slices import SlicePlan, Targets, watch
@@ -48,7 +57,7 @@ class VirtualTime:
             monkeypatch.setattr(module, "time", clock)
         for module in (engine, step_log):
             monkeypatch.setattr(module, "_process_time", clock.process_time)
-        for module in (engine, step_log, step_events):
+        for module in (engine, hooks, step_log, step_events):
             monkeypatch.setattr(module, "_perf_counter", clock.perf_counter)
         monkeypatch.setattr(user_regions, "perf_counter", clock.perf_counter)
 
@@ -229,9 +238,11 @@ class VirtualTraining:
     def living(self):
         return frozenset([id(self.optimizer)])
 
-    def step(self, wall_s, wait_s=0.001, cpu_s=None):
+    def step(self, wall_s, wait_s=0.001, cpu_s=None, batches=None):
         cpu_s = wall_s * 0.75 if cpu_s is None else cpu_s
         self.time.wait(wait_s, 0.0)
+        if batches is not None:
+            next(batches)
         self.net(self.batch)
         self.time.wait(wall_s - wait_s, cpu_s)
         self.optimizer.step()

@@ -53,6 +53,9 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "cpu_s REAL process CPU time, all threads; those on other cores at scheduler ticks",
         "device_s REAL device time by events, null where there is no device",
         "wait_s REAL host time to the first module call or backward",
+        "before_loader_s REAL host time until torch's DataLoader was first asked for a batch in "
+        "the wait; null where it was not, or calls are not seen",
+        "loader_s REAL host time in the DataLoader's asks in the wait; null as before_loader_s",
         "batch_size INTEGER leading dimension of the step's first input tensor",
         "shape TEXT shapes of the tensors the step's model was called with",
         "flags TEXT reasons that keep the step out of medians, separated by spaces: eval, "

@@ -131,6 +131,18 @@ class StepRow(TypedDict):
         empty("it is not known when the first work of any step began"),
         cell("it is not known when the step's first work began"),
     ]
+    before_loader_s: Annotated[
+        Raw,
+        "host time in the wait until torch's DataLoader is asked for a batch",
+        empty("no step was seen to ask a DataLoader in its wait"),
+        cell("the step was not seen to ask a DataLoader in its wait"),
+    ]
+    loader_s: Annotated[
+        Raw,
+        "host time in the wait for which torch's DataLoader is asked for batches",
+        empty("no step was seen to ask a DataLoader in its wait"),
+        cell("the step was not seen to ask a DataLoader in its wait"),
+    ]
     batch_size: Annotated[
         OwnFact,
         "leading dimension of the step's first input tensor",

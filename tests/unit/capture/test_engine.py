@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from profstack.capture.run_limits import DUE_S, FIXED_S, LOOK_S, PATIENCE_S, Limits
 from profstack.capture.slices import MOST_REPEATED, SlicePlan, Targets, settle
@@ -79,6 +80,27 @@ def test_slices_and_steps_have_the_times_that_passed(virtual, moments):
     assert one.wrapper("alpha").of("take") == [(stamps, set())]
     first, *_ = (one.folder / PROGRESS).read_text().splitlines()
     assert json.loads(first) == {"event": "rule", "rule": "optimizer", "phase": "train"}
+
+
+def test_clean_steps_tell_when_a_loader_is_asked_and_for_how_long(virtual, moments):
+    class Slow(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            moments.wait(0.002 + index * 1e-4, 0.0)
+            return index
+
+    one, training = virtual("alpha", plan=[SlicePlan("clean", (), 2, 4), observed(2)])
+    batches = iter(DataLoader(Slow(), batch_size=2))
+    for number in range(7):
+        training.step(0.050, 0.003 + number * 1e-3, batches=batches if number != 4 else None)
+    one.engine.finish()
+    assert one.story == "startup d, clean ...., alpha .."
+    before, inside = ([row[name] for row in one.steps] for name in ("before_loader_s", "loader_s"))
+    assert (before[1:4], inside[1:4]) == (approx(milli(4, 5, 6)), approx(milli(4.5, 4.9, 5.3)))
+    assert (before[4:], inside[4:]) == ([None] * 3, [None] * 3)
+    assert [row["wait_s"] for row in one.steps[1:5]] == approx(milli(8.5, 9.9, 11.3, 7.0))
 
 
 def slices_of(text):

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 from profstack.capture.module_names import ModuleNames
@@ -84,6 +86,7 @@ def standing():
         *(nn.Module.__dict__["__call__"], *map(vars(nn.Sequential).get, ("train", "__call__"))),
         *(torch.autograd.backward, torch.autograd.grad, *map(tuple, dicts)),
         tuple(optimizers._global_optimizer_post_hooks.values()),
+        vars(_BaseDataLoaderIter)["__next__"],
     )
 
 
@@ -99,13 +102,14 @@ def sgd(net=None):
 def test_everything_is_as_it_was_found(hooked):
     hooked.remove()
     before, net = standing(), model()
-    # Wrappers of all module calls (a), the root's (r), passes (p), `train` (t) and optimizers (o).
-    on = {OFF: "", QUIET: "t", LIGHT: "r", ROOT: "rp", DISCOVER: "apo", RANGES: "ap"}
+    # Wrappers of all module calls (a), the root's (r), passes (p), `train` (t), optimizers (o) and
+    # batches (b).
+    on = {OFF: "", QUIET: "t", LIGHT: "r", ROOT: "rpb", DISCOVER: "apob", RANGES: "ap"}
     for mode in (*MODES, *reversed(MODES), RANGES):
         for _ in range(2):
             hooked.set_mode(mode, net)
             now = standing()
-        put = zip("atrpo", (0, 1, 2, 3, 5), strict=True)
+        put = zip("atrpob", (0, 1, 2, 3, 5, 9), strict=True)
         found = {letter for letter, place in put if now[place] != before[place]}
         assert (found, hooked.state.mode) == ({*on[mode]}, mode)
         net(ones(3, 4)).sum().backward()
@@ -225,6 +229,29 @@ def test_generate_once_however_it_ends(hooked):
     assert hooked.heard == ["generate_started Mixin", "generate_ended False"]
     hooked.remove()
     assert Mixin.generate is original
+
+
+def test_batches_are_timed_in_the_wait_and_errors_pass_as_they_are(hooked):
+    class Nested(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return [*DataLoader([1, 2])][2 * index]
+
+    net, batches = model(), DataLoader(Nested(), batch_size=None)
+    expected = {mode: ["batch_asked float"] * (mode in (DISCOVER, ROOT)) for mode in MODES}
+    for mode in MODES:
+        hooked.set_mode(mode, net)
+        one = iter(batches)
+        assert hooked.told(next, one) == expected[mode]
+        with pytest.raises(IndexError) as raised:
+            hooked.told(next, one)
+        assert hooked.heard == expected[mode]
+        assert own_frames(raised.value) == [] or sys.version_info < (3, 11)
+        assert hooked.told(list, DataLoader([], batch_size=None)) == expected[mode]
+        # In the step, after its first work, they are no part of its wait.
+        assert hooked.told(next, iter(batches), follows=False) == []
 
 
 @pytest.mark.parametrize("follows", [True, False])

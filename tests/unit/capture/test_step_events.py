@@ -2,6 +2,7 @@
 
 import weakref
 from types import SimpleNamespace
+from _thread import get_ident
 
 import pytest
 import torch
@@ -182,6 +183,18 @@ def test_the_first_activity_of_a_step_says_how_long_it_waited_and_what_it_was_gi
     assert (seen(), events.first_module()) == ((100.95, False, (7,)), net)
     del net
     assert events.first_module() is None
+
+
+def test_a_loaders_batches_are_added_up_until_the_step_ends(make, moments):
+    events = make("A").events
+    for asked, waits in ((101.0, 2.0), (105.0, 0.5)):
+        moments.now = asked + waits
+        events.batch_asked(asked)
+    events.thread = get_ident()
+    elsewhere(events.batch_asked, 90.0)
+    assert (events.asked, events.loader_s) == (101.0, 2.5)
+    events.begin_step()
+    assert (events.asked, events.loader_s) == (None, 0.0)
 
 
 def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):

@@ -57,7 +57,7 @@ class Logged:
                 if flags:
                     log.flag(flags)
             else:
-                log.rows.append((moments.now, moments.cpu, activity, flags, shape))
+                log.rows.append((moments.now, moments.cpu, activity, flags, shape, None, 0.0))
             times = [begun - 90, moments.now - begun, None if quick else moments.cpu - cpu_before]
             self.steps.append([*map(known, times), wait_s and known(wait_s)])
         ended, cpu_s = moments.now, moments.cpu - cpu
@@ -223,7 +223,7 @@ def test_the_device_is_asked_where_steps_are_timed(
         log.record_event()
         assert (machine.host_s == machine.device_s) is waited
         moments.now = machine.host_s
-        log.rows.append((moments.now, moments.cpu, None, 0, None))
+        log.rows.append((moments.now, moments.cpu, None, 0, None, None, 0.0))
     ended = machine.device_s
     log.stop(at_boundary=True)
     with monkeypatch.context() as patch:

@@ -13,7 +13,9 @@ ASKED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 NEXT = function("__next__", 0.1 * MS, 8 * MS, file=LOADER, line=700)
 
 
-def starving(*, share=0.5, ranges=((1.0, 4),), wait=5, tables=None, parts=None, **processes):
+def starving(
+    *, share=0.5, ranges=((1.0, 4),), wait=5, tables=None, parts=None, asked_ms=None, **processes
+):
     """A step of 10 ms on four cores of which a share goes by before its first work.
 
     The torch layer saw `wait` ms of that, and each of the loader's `ranges`: calls and ms.
@@ -25,7 +27,10 @@ def starving(*, share=0.5, ranges=((1.0, 4),), wait=5, tables=None, parts=None, 
     asked = [(calls, ms * MS) for calls, ms in ranges]
     return made.report_of(
         parts=known | (parts or {}),
-        steps=[{"index": 3, "wait_s": share * STEP_S, "wall_s": STEP_S}],
+        steps=[
+            {"index": 3, "wait_s": share * STEP_S, "wall_s": STEP_S}
+            | ({"before_loader_s": 0.0, "loader_s": asked_ms * MS} if asked_ms else {})
+        ],
         modules=[{"path": "(wait)", "self_s": wait * MS, "calibrated_s": wait * 0.8 * MS}],
         regions=rows_of("calls wall_s", *asked, source="torch", path=ASKED),
         **(tables or {}),
@@ -54,6 +59,8 @@ def by_cprofile(*rows):
 @cases("wait_ms load_ms changes",
        # Of the traced wait four fifths are the loader's.
        *((5, 4, {}), (3, 2.4, {"share": 0.3}), (5, 2.5, {"ranges": ((0.5, 1), (0.75, 1.5))})),
+       # What the clean steps tell takes precedence.
+       *((5, 4.5, {"asked_ms": 4.5}), (5, 5, {"asked_ms": 5.5})),
        # Of several batches the later ones are waited for within the step.
        *((5, 5, {"ranges": ((1, 7),)}), (5, 5, {"ranges": ((1.4, 8),)})),
        *((6.4, 6.4, {"ranges": ((1.5, 8),)}), (10, 10, {"ranges": ((4, 30),)})),

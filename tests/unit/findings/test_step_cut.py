@@ -48,6 +48,9 @@ def cut_of(wait=0.1, clean_wait=None, times=TIMES, operators=OPERATORS, loader=N
         regions += [("gloo:all_reduce", collective_s * 0.7, None)]
         regions += [("NCCL:broadcast", collective_s * 0.3, None)]
     steps = [{"index": 3, "wait_s": clean_wait and clean_wait * STEP_S, "wall_s": STEP_S}] * 3
+    if asked := more.pop("asked", None):
+        known = zip(("before_loader_s", "loader_s"), asked, strict=True)
+        steps = [steps[0] | {name: share * STEP_S for name, share in known}] * 3
     effect = [{"layer": "torch", "factor": 1.25, "note": None, "ci95_low": 1.1, "ci95_high": 1.4}]
     parts = {"probe_effect": effect, **(more.pop("parts", None) or {})}
     regions = rows_of("path wall_s operator_s", *regions)
@@ -109,6 +112,12 @@ def test_the_wait_is_of_all_counted_steps_and_for_a_loader():
     cut = cut_of(loader=loader)
     found = [cut.has_loader, cut.wait, cut.python, cut.other]
     assert found == near(True, 0.08, PYTHON + 0.02, 0.04)
+    # The clean steps' own figures take precedence: the torch layer slows the loader and no sleep.
+    cut = cut_of(loader=loader, clean_wait=0.2, asked=(0.06, 0.11))
+    scale = 0.82 / 0.9
+    found = [cut.wait, cut.before_beside_loader, cut.python, cut.forward]
+    assert found == near(0.11, 0.07, PYTHON * scale + 0.07, 0.18 * scale)
+    assert cut_of(loader=loader, clean_wait=0.04, asked=(0.01, 0.02)).wait == pytest.approx(0.08)
     # No more than the wait. The calls of a benchmark wait for no data.
     bench = cut_of(parts={"benchmark": {"target": "f"}})
     waits = [cut_of(loader=loader, clean_wait=0.2).wait, cut_of(loader=(0.72, 0.0)).wait]
@@ -215,6 +224,9 @@ def test_what_follows_the_optimizers_step_is_taken_from_the_wait_and_from_python
     # Beside a loader it is in what the loader does not explain: half of the wait.
     cut = cut_of(**rows, loader=(0.04, 0.0))
     assert [cut.before_beside_loader, cut.wait, cut.after_step] == near(0.06, 0.04, 0.06)
+    # The loop asks for its batch after it: the clean steps tell how long that is.
+    cut = cut_of(**rows, loader=(0.04, 0.0), clean_wait=0.1, asked=(0.02, 0.05))
+    assert [cut.wait, cut.after_step, cut.after_python] == near(0.05, 0.02, 0.015)
 
 
 TIMED = Selection([1], "timed", FEWEST_STEPS, 0.03)
