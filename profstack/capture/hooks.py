@@ -26,6 +26,7 @@ from profstack.guard import (
     Guard,
     compiling,
     dynamo_callback,
+    has_compiled,
     replace,
     strip_frame,
     traced_as,
@@ -33,7 +34,7 @@ from profstack.guard import (
 )
 from profstack.layer import Listener
 from profstack.models import generated_tokens, in_training
-from profstack.storage.vocabulary import BACKWARD_RANGE
+from profstack.storage.vocabulary import BACKWARD_RANGE, CLOSURE_RANGE
 
 # -- what the wrappers share: their mode, and who gets their events -----------------------------
 
@@ -430,6 +431,37 @@ class HookedPasses:
 
         return self._hook(started), self._hook(ended)
 
+    def closure_hook(self) -> Any:
+        """Return the hook before `Optimizer.step` that gives the calls of a closure a range."""
+        state, range_ = self.state, self.state.range
+        under_dynamo, compiler, _ = state.compiled
+
+        def ranging(closure: Any) -> Any:
+            @functools.wraps(closure, updated=())
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if state.ranging != get_ident():
+                    return closure(*args, **kwargs)
+                try:
+                    with range_(CLOSURE_RANGE):
+                        return closure(*args, **kwargs)
+                except BaseException as error:
+                    strip_frame(error)
+                    raise
+
+            return call
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag or state.ranging != get_ident():
+                return None
+            # The first of `args` is the optimizer itself.
+            if callable(kwargs.get("closure")):
+                return args, {**kwargs, "closure": ranging(kwargs["closure"])}
+            if len(args) > 1 and callable(args[1]):
+                return (args[0], ranging(args[1]), *args[2:]), kwargs
+            return None
+
+        return unseen_by_dynamo(state.torch, hook, with_callees=True)
+
     def _hook(self, report: Callable[[Any], None]) -> Any:
         under_dynamo, compiler, _ = self.state.compiled
 
@@ -465,7 +497,9 @@ class TorchHooks:
         passes = self._passes = HookedPasses(self.state)
         self._handles: list[Any] = []
         self._start_hook, self._step_hook = passes.optimizer_hooks()
-        self._start_handle: Any = None
+        self._closure_hook = passes.closure_hook()
+        # The hook before optimizer steps that is on, and its handle.
+        self._before_step: tuple[Any, Any] | None = None
         # Of each function: the original, the wrapper for all modes, the one for ranges alone.
         self._backwards = {
             name: (each, passes.backward(each), passes.ranging_backward(each))
@@ -541,7 +575,8 @@ class TorchHooks:
         if mode == RANGES and not (self.events.follows_backward or self.events.follows_calls):
             wrapped = 2
         self._wrap_backward(wrapped)
-        self._hook_optimizer_starts(mode == DISCOVER)
+        before = {DISCOVER: self._start_hook, RANGES: None if has_compiled() else self._closure_hook}
+        self._hook_before_steps(before.get(mode))
         self._time_batches(mode in (ROOT, DISCOVER))
         self.state.mode = mode
 
@@ -570,12 +605,16 @@ class TorchHooks:
             self._restore_batches()
             self._restore_batches = None
 
-    def _hook_optimizer_starts(self, hooked: bool) -> None:
-        if hooked and self._start_handle is None:
-            self._start_handle = self._optimizer.register_optimizer_step_pre_hook(self._start_hook)
-        elif not hooked and self._start_handle is not None:
-            self._start_handle.remove()
-            self._start_handle = None
+    def _hook_before_steps(self, hook: Any) -> None:
+        """Have this hook, or none, before optimizer steps."""
+        if self._before_step is not None:
+            if self._before_step[0] is hook:
+                return
+            self._before_step[1].remove()
+            self._before_step = None
+        if hook is not None:
+            handle = self._optimizer.register_optimizer_step_pre_hook(hook)
+            self._before_step = hook, handle
 
     def _wrap_calls(self) -> None:
         """Make the wrappers, again if the script has put its own on `Module.__call__`."""
@@ -611,7 +650,7 @@ class TorchHooks:
         """Take everything off; afterwards torch is as it was found."""
         self._remove_call()
         self._wrap_backward(0)
-        self._hook_optimizer_starts(False)
+        self._hook_before_steps(None)
         self._time_batches(False)
         self.state.mode = OFF
         for handle in self._handles:

@@ -11,6 +11,8 @@ import os
 RANGE_PREFIX = "profstack::"
 MODULE_PREFIX = RANGE_PREFIX + "module "
 BACKWARD_RANGE = RANGE_PREFIX + "backward"
+# What an optimizer's step calls for a loss: the work in it is the loop's and not the optimizer's.
+CLOSURE_RANGE = RANGE_PREFIX + "closure"
 REGION_PREFIX = RANGE_PREFIX + "region "
 # Suffix of a region entered inside itself: the outer range has the work.
 AGAIN = " (inside itself)"

@@ -5,7 +5,12 @@ import re
 from types import SimpleNamespace
 
 from profstack.readers.torchtrace.events import EVALUATE
-from profstack.storage.vocabulary import BACKWARD_RANGE, MODULE_PREFIX, REGION_PREFIX
+from profstack.storage.vocabulary import (
+    BACKWARD_RANGE,
+    CLOSURE_RANGE,
+    MODULE_PREFIX,
+    REGION_PREFIX,
+)
 
 # Short names of accessors, and what an event answers where nothing else is given.
 _SHORT = {"thread": ("start_thread_id", 1), "forward": ("fwd_thread_id", 0), "scope": ("scope", 0)}
@@ -17,7 +22,7 @@ _SHORT |= {"nbytes": ("nbytes", 0)}
 # Beginnings of names in the text of `events`, and what stands for them in the events.
 _PREFIXES = {"module:": MODULE_PREFIX, "function:": EVALUATE, "region:": REGION_PREFIX}
 _PREFIXES |= {"pass": BACKWARD_RANGE, "step": "Optimizer.step#SGD.step"}
-_PREFIXES |= {"zero": "Optimizer.zero_grad#SGD.zero_grad"}
+_PREFIXES |= {"zero": "Optimizer.zero_grad#SGD.zero_grad", "closure": CLOSURE_RANGE}
 
 
 class Event:

@@ -52,6 +52,8 @@ def own_times(scopes: Scopes, thread: int) -> Floats:
     above = scopes.above[marks]
     inside = np.bincount(above, weights=spans[marks], minlength=len(own) + 1)[1:]
     own[marks] = spans[marks] - inside[marks]
+    closures = scopes.events.end[scopes.closures] - scopes.events.start[scopes.closures]
+    np.subtract.at(own, scopes.holders - 1, closures)
     elsewhere = marks[(scopes.events.thread[marks] != thread) & (above == 0)]
     if len(elsewhere):
         _lay_into_passes(scopes, thread, elsewhere, spans, own)

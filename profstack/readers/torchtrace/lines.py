@@ -84,9 +84,17 @@ def _timeline(scopes: Scopes, threads: Ints) -> tuple[Ints, Ints]:
     marks = marks[events.end[marks] > events.start[marks]]
     above = scopes.above[marks]
     around = np.where(above > 0, scopes.owner_of(scopes.scope[np.maximum(above - 1, 0)]), NO_OWNER)
+    owner = scopes.owner_of(scopes.scope[marks])
+    # In a closure the moment is nobody's, and after it the optimizer's again.
+    there = np.isin(events.thread[scopes.closures], threads)
+    there &= events.end[scopes.closures] > events.start[scopes.closures]
+    marks = np.concatenate((marks, scopes.closures[there]))
+    holders = scopes.owner_of(scopes.scope[scopes.holders[there] - 1])
+    around = np.concatenate((around, holders))
+    owner = np.concatenate((owner, np.full(len(holders), NO_OWNER)))
     depth = events.depth[marks].astype(np.int64)
     times = np.concatenate((events.end[marks], events.start[marks]))
-    owners = np.concatenate((around, scopes.owner_of(scopes.scope[marks])))
+    owners = np.concatenate((around, owner))
     begins = np.repeat([0, 1], len(marks))
     # At one moment inner marks end before outer ones, and outer ones begin before inner ones.
     order = np.lexsort((np.concatenate((-depth, depth)), begins, times))

@@ -3,8 +3,9 @@
 Five kinds of events mark out a step: ranges of module calls, backward passes, evaluations of
 single backward functions, optimizers, and functions that torch.compile made. Every moment
 belongs to the innermost mark around it, so that the marks' own times are a partition: they add
-up, whatever is nested in what (a backward pass inside a module's forward, a closure inside an
-optimizer, forward work done again inside a backward pass).
+up, whatever is nested in what (a backward pass inside a module's forward, forward work done again
+inside a backward pass). What is in an optimizer's closure is as if the loop did it itself: it is
+inside no mark.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from profstack.readers.torchtrace.events import (
 from profstack.storage.vocabulary import (
     ACCUMULATION,
     BACKWARD_RANGE,
+    CLOSURE_RANGE,
     COMPILED,
     MODULE_PREFIX,
     OPTIMIZER,
@@ -50,7 +52,8 @@ class Scopes:
     """Marks of a slice; arrays have one entry per event, positions are kept plus 1, 0 is none.
 
     `nearest` is the innermost mark around an event (itself, if it is one), `above` the innermost
-    one around a mark. `scope` is the module call a mark's time goes to, or below 0 the number of
+    one around a mark. `closures` are the positions of an optimizer's closures, `holders` the
+    optimizers around them; both arrays are no longer than these are many. `scope` is the module call a mark's time goes to, or below 0 the number of
     a step part; `owner` the number of its module or step part.
     """
 
@@ -63,6 +66,8 @@ class Scopes:
     above: Ints = field(init=False)
     made_by: Ints = field(init=False)
     scope: Ints = field(init=False)
+    closures: Ints = field(init=False)
+    holders: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         positions = np.arange(1, len(self.events) + 1)
@@ -77,9 +82,34 @@ class Scopes:
                 if not len(past):
                     break
                 holders[past] = self.above[outer[past]]
+        self._leave_closures()
         self.scope = np.where(np.isin(self.kind, (FORWARD, RECOMPUTED)), positions, 0)
         self.made_by = np.full(len(self.events), -1, np.int64)
         self._resolve()
+
+    def _leave_closures(self) -> None:
+        """Find the closures, and take what is inside them out of the optimizers' marks."""
+        events, positions = self.events, np.arange(1, len(self.events) + 1)
+        made = np.flatnonzero(events.names.where(lambda name: name == CLOSURE_RANGE))
+        holders = self.nearest[made]
+        # Not those of an optimizer's step inside a pass or a module, which has the time.
+        inside = (self.kind_of(holders) == OPTIMIZED) & (self.climb(holders, (OPTIMIZED,)) == 0)
+        made, holders = made[inside], holders[inside]
+        # One optimizer hands its closure to another: the ranges lie in one another.
+        is_closure = np.zeros(len(events), np.bool_)
+        is_closure[made] = True
+        above = events.inherit(np.where(is_closure, positions, 0))[np.maximum(events.parent, 0)]
+        above = np.where(events.parent[made] >= 0, above[made], 0)
+        inner = (above > 0) & (self.nearest[np.maximum(above - 1, 0)] == holders)
+        self.closures, self.holders = made[~inner], holders[~inner]
+        is_closure[made[inner]] = False
+        marks = np.where(self.kind > 0, positions, 0)
+        around = events.inherit(np.where(is_closure, -positions, marks))
+        closure_above = np.where(events.parent >= 0, around[np.maximum(events.parent, 0)], 0)
+        for nearest, innermost in ((self.nearest, around), (self.above, closure_above)):
+            left = innermost < 0
+            left &= events.start <= events.end[np.maximum(-innermost - 1, 0)]
+            nearest[left] = 0
 
     def marks(self, *kinds: int) -> Ints:
         """Return the positions of the marks of these kinds."""

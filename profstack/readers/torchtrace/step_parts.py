@@ -59,12 +59,14 @@ _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero
 
 @dataclass
 class StepItems:
-    """Items on the steps' own thread, in order; and optimizers with items inside (closures)."""
+    """Items on the steps' own thread, in order; and when optimizers worked around their closures,
+    which have items inside.
+    """
 
     start: Ints
     end: Ints
     kind: Ints
-    closures: Intervals
+    around_closures: Intervals
 
 
 def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> StepItems:
@@ -80,6 +82,7 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     is_optimizer = scopes.kind[marks] == OPTIMIZED
     closures = np.zeros(len(events), np.bool_)
     closures[inner[~is_optimizer & (inner >= 0)]] = True
+    closures[scopes.holders - 1] = True
     known = -1
     while known != (known := int(closures.sum())):
         # One optimizer's step may be inside another's.
@@ -105,8 +108,22 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     order = np.lexsort((~np.isin(kind, (GRAPH_ITEM, GRAPH_END_ITEM)), start))
     start, end, kind = start[order], end[order], kind[order]
     containers = marks[(inner < 0) & closures[marks]]
-    spans = Intervals.united(events.start[containers], events.end[containers])
-    return StepItems(start, end, kind, spans)
+    return StepItems(start, end, kind, _around_closures(scopes, containers))
+
+
+def _around_closures(scopes: Scopes, containers: Ints) -> Intervals:
+    """Return the times in optimizers with items inside, without their closures where known."""
+    events, tops = scopes.events, scopes.holders - 1
+    while (inner := scopes.above[tops] > 0).any():
+        tops[inner] = scopes.above[tops[inner]] - 1
+    here = np.isin(tops, containers)
+    closures, tops = scopes.closures[here], tops[here]
+    # From the begin of an optimizer, or the end of a closure, to the next such edge.
+    of = np.concatenate((containers, tops))
+    begins = np.concatenate((events.start[containers], events.end[closures]))
+    ends = np.concatenate((events.end[containers], events.start[closures]))
+    begins, ends = begins[np.lexsort((begins, of))], ends[np.lexsort((ends, of))]
+    return Intervals.united(begins, ends)
 
 
 def _kinds(scopes: Scopes, marks: Ints, is_loss: Callable[[int], bool]) -> Ints:
@@ -280,8 +297,8 @@ class _Step:
         if moment <= self.at:
             return
         idle, closure = moment - self.at, 0
-        if len(self.line.closures.start):
-            closure = int(self.line.closures.inside(np.array([self.at]), np.array([moment]))[0])
+        if len((around := self.line.around_closures).start):
+            closure = int(around.inside(np.array([self.at]), np.array([moment]))[0])
         self.gap.sums = self.gap.sums.plus(idle=idle - closure, optimizer=closure)
 
     def _close(self, kind: int, now: int) -> None:

@@ -13,10 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from profstack.capture import hooks as module
 from profstack.capture.hooks import DISCOVER, LIGHT, OFF, QUIET, RANGES, ROOT, TorchHooks
 from profstack.capture.module_names import ModuleNames
 from profstack.layer import Listener
-from profstack.storage.vocabulary import BACKWARD_RANGE
+from profstack.storage.vocabulary import BACKWARD_RANGE, CLOSURE_RANGE
 from tests.support.engine import Hears, elsewhere
 from tests.support.wrapped import installed_hooks
 
@@ -104,7 +105,7 @@ def test_everything_is_as_it_was_found(hooked):
     before, net = standing(), model()
     # Wrappers of all module calls (a), the root's (r), passes (p), `train` (t), optimizers (o) and
     # batches (b).
-    on = {OFF: "", QUIET: "t", LIGHT: "r", ROOT: "rpb", DISCOVER: "apob", RANGES: "ap"}
+    on = {OFF: "", QUIET: "t", LIGHT: "r", ROOT: "rpb", DISCOVER: "apob", RANGES: "apo"}
     for mode in (*MODES, *reversed(MODES), RANGES):
         for _ in range(2):
             hooked.set_mode(mode, net)
@@ -278,6 +279,35 @@ def test_each_module_and_pass_has_its_range(hooked, follows):
     # The first call of a known root says nothing but that it evaluates.
     told = Counter(each.split()[0] for each in hooked.heard)
     assert (told["evaluated"], told["backward_ended"]) == ((0, 2) if follows else (1, 0))
+
+
+def test_the_closure_of_an_optimizer_has_a_range_of_its_own(hooked, monkeypatch):
+    opt, given = sgd(), []
+
+    def closure(*found):
+        given.append(found)
+        if len(given) == 4:
+            raise KeyError(4)
+        return ones(1) * 7
+
+    def work():
+        assert opt.step(closure) is not None
+        assert opt.step(closure=closure).item() == 7
+        opt.step()
+
+    hooked.set_mode(ROOT, model())
+    assert hooked.ranges(work)[CLOSURE_RANGE] == 0
+    hooked.set_mode(RANGES)
+    assert hooked.ranges(lambda: opt.step(closure=closure))[CLOSURE_RANGE] == 1
+    with pytest.raises(KeyError) as caught:
+        hooked.ranges(lambda: opt.step(closure))
+    assert own_frames(caught.value) == [] or sys.version_info < (3, 11)
+    assert (hooked.ranges(work)[CLOSURE_RANGE], given) == (2, [()] * 6)
+    # Dynamo guards these hooks for an optimizer that it compiles.
+    hooked.set_mode(OFF)
+    monkeypatch.setattr(module, "has_compiled", lambda: True)
+    hooked.set_mode(RANGES)
+    assert hooked.ranges(work)[CLOSURE_RANGE] == 0
 
 
 class Broken(nn.Module):

@@ -18,6 +18,7 @@ BYTES = ["host_net_bytes", "device_net_bytes"]
 FIGURES = ["calls", "forward", "forward_self", "backward", "backward_self", "recomputed"]
 PARTS = {"loss": words.LOSS, "optimizer": words.OPTIMIZER, "zero": words.ZERO_GRAD}
 PARTS |= {"compiled": words.COMPILED, "accumulation": words.ACCUMULATION}
+PARTS |= {"wait": words.WAIT, "outside": words.OUTSIDE}
 PARTS |= {"rest": words.UNATTRIBUTED}
 # A module in a module, an operator of each, and the marks of what these make; a pass.
 FORWARD = "module:1 100-200; module:2 120-180; aten::mm 130-140 sequence=3;"
@@ -61,6 +62,16 @@ step 500-700; step 520-600; module:1 620-650; zero 720-740 \
 = 1: 1 30 30, optimizer: 1 170 170, zero: 1 20 20
 {BOTH}; function:B 310-330 {OF_2}; step 340-360 \
 = 2: 1 60 60 20 20, optimizer: 1 20 20, loss: 0 0 0 60 60
+# Closures of an optimizer, and of one that hands its own to another.
+step 50-600; closure 80-500; module:1 100-200; aten::add 210-240; pass 300-400 \
+= 1: 1 100 100, optimizer: 1 130 130, outside: 0 30 30, wait: 0 70 70, rest: 0 570 570 100 100
+step 100-900; closure 110-300; module:1 120-200; closure 500-700; zero 510-600 \
+= 1: 1 80 80, optimizer: 1 410 410, zero: 1 90 90
+step 100-900; step 120-800; closure 150-700; closure 160-690; module:1 200-300 \
+= 1: 1 100 100, optimizer: 1 250 250, wait: 0 150 150
+# In a pass the time is the pass's.
+{BOTH}; function:B 310-390 {OF_2}; step 320-380; closure 330-370; aten::add 340-350 \
+= 2: 1 60 60 30 30, optimizer: 1 60 60, loss: 0 0 0 10 10
 # Calls inside a compiled function are its graph's.
 Torch-Compiled Region: 0/0 100-200; CompiledFunction 120-180; module:1 130-150 \
 = 1: 0, compiled: 1 100 100
@@ -95,6 +106,7 @@ NAMES = (
     *(f"{words.MODULE_PREFIX}{number}" for number in (1, 1, 2, 2, 3, 4, LOSS_MODULE)),
     *("aten::mm", "aten::add", "aten::item", "a range of the script's own", "[memory]"),
     *(words.BACKWARD_RANGE, words.BACKWARD_RANGE, FUNCTION, FUNCTION, FUNCTION),
+    *(words.CLOSURE_RANGE, words.CLOSURE_RANGE),
     *(EVALUATE + ACCUMULATE, STEP, STEP, ZERO, f"{words.REGION_PREFIX}of the script"),
     *("Torch-Compiled Region: 0/0", "CompiledFunction"),
     "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",

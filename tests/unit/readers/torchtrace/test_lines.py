@@ -11,6 +11,7 @@ from profstack.readers.torchtrace import lines as lines_module
 from profstack.readers.torchtrace.events import SLICE_RANGE, read_host
 from profstack.readers.torchtrace.line_tracer import LONG_LINE_NS
 from profstack.readers.torchtrace.lines import FEWEST_RUNS, LineSlice, line_tables, source_records
+from profstack.storage import vocabulary as words
 from tests.support.events import Event, events
 from tests.support.torch_slices import observe
 
@@ -102,6 +103,16 @@ def test_backward_work_on_a_devices_thread_is_the_waiting_lines():
     owned = {owner: times for (owner, line), times in parts.items() if line == 2}
     assert [sum(column) for column in zip(*owned.values(), strict=True)] == list(lines[2])
     assert (parts[3, 1], owned[3][1:]) == ((10, 30, 0, 20), (50, 50, 100))
+
+
+def test_what_a_closure_does_is_nobodys_and_around_it_the_optimizers():
+    made = "step 50-600 user=1; closure 80-500; module:1 100-200; aten::add 210-240;"
+    made += "aten::mul 520-530"
+    lines, parts = rows_of([(10, 1), (300, 2)], made)
+    assert lines == {1: (260, 30, 0, None), 2: (690, 10, 0, None)}
+    none, optimizer, net = ({1: (130, 30), 2: (600, 0)}, {1: (30, 0), 2: (90, 10)}, {1: (100, 0)})
+    for owner, wanted in ((None, none), (words.OPTIMIZER, optimizer), (1, net)):
+        assert {line: times[:2] for (of, line), times in parts.items() if of == owner} == wanted
 
 
 HOT = compile("def hot():\n  a\n  b\n  c", FILE, "exec").co_consts[0]
