@@ -172,12 +172,26 @@ class FlopsWrapper(Wrapper):
         ]
         if not rows:
             notes.append(("empty-capture", NO_OPERATIONS))
-        return SliceData(frames={"flop_counts": rows}, notes=notes, holds_all=not count.steps)
+        frames = {"flop_counts": rows, "loss_targets": _targets(context.index, kept)}
+        return SliceData(frames=frames, notes=notes, holds_all=not count.steps)
 
 
 def _why_no_check(fence: FencedFlopsProfiler) -> str | None:
     """Return why flops-profiler cannot count now; None if it can."""
     return fence.unavailable_reason() or fence.busy_reason()
+
+
+def _targets(index: int, steps: Sequence[CountedStep]) -> list[Record]:
+    """Return rows of the losses' targets, by number of classes."""
+    sums: dict[int, tuple[int, int]] = {}
+    for step in steps:
+        for classes, (targets, ignored) in step.targets.items():
+            before = sums.get(classes, (0, 0))
+            sums[classes] = before[0] + targets, before[1] + ignored
+    return [
+        {"slice": index, "classes": classes, "targets": targets, "ignored": ignored}
+        for classes, (targets, ignored) in sums.items()
+    ]
 
 
 def _records(index: int, steps: Sequence[CountedStep], numbers: Mapping[str, int]) -> list[Record]:

@@ -400,6 +400,7 @@ def setup(recorded: Recorded) -> schema.Setup:
         "reason": _NONE if noted is None else noted["failed"],
         "tf32_products": environment.get("tf32_products"),
         "tf32_convolutions": environment.get("tf32_convolutions"),
+        "targets": _targets(recorded),
     }
     if noted is None or noted["failed"] is not None:
         return found
@@ -413,6 +414,18 @@ def setup(recorded: Recorded) -> schema.Setup:
         "calls": {**noted["calls"], "place": _place(noted["calls"]["place"])},
         "optimizers": optimizers,
     }
+
+
+def _targets(recorded: Recorded) -> schema.TargetFacts | None:
+    """Return the targets of the losses over most classes; None where none were seen."""
+    numbers = {row["slice"] for row in recorded.slices}
+    rows = [row for row in recorded.table("loss_targets") if row["slice"] in numbers]
+    classes = max((row["classes"] for row in rows), default=None)
+    if classes is None:
+        return None
+    rows = [row for row in rows if row["classes"] == classes]
+    targets, ignored = (sum(row[name] for row in rows) for name in ("targets", "ignored"))
+    return {"classes": classes, "targets": targets, "ignored": ignored}
 
 
 def _place(place: schema.Place | None) -> schema.Place | None:

@@ -575,7 +575,10 @@ class TorchHooks:
         if mode == RANGES and not (self.events.follows_backward or self.events.follows_calls):
             wrapped = 2
         self._wrap_backward(wrapped)
-        before = {DISCOVER: self._start_hook, RANGES: None if has_compiled() else self._closure_hook}
+        before = {
+            DISCOVER: self._start_hook,
+            RANGES: None if has_compiled() else self._closure_hook,
+        }
         self._hook_before_steps(before.get(mode))
         self._time_batches(mode in (ROOT, DISCOVER))
         self.state.mode = mode

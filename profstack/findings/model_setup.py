@@ -1,7 +1,7 @@
 """Models and optimizers set up wrongly for their use.
 
-Padding that the model computes, precision, optimizers that go tensor by tensor, and gradients set
-to zero.
+Padding and logits that are computed for nothing, precision, optimizers that go tensor by tensor,
+and gradients set to zero.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from profstack.storage.schema.report import (
     Evidence,
     Finding,
     OptimizerFacts,
+    Place,
     Report,
     RooflinePoint,
 )
@@ -74,6 +75,74 @@ def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findi
         advice=f"{advice} {format_share(unused)} of the tokens are behind the longest row of their "
         "batch.",
     )
+
+
+# Logits of positions whose targets the loss ignores: tokens that are not masked, prompts, padding.
+# Only the rows that count need to go through the layer that has a logit for each class.
+
+# What the layer, the loss over its logits and their backward passes are made of.
+_ON_LOGITS = re.compile(
+    r"aten::(?:mm|addmm|bmm|baddbmm|_log_softmax|_log_softmax_backward_data|nll_loss\w*)$"
+)
+# A layer is known by its number of classes: others have fewer rows and columns.
+_FEWEST_CLASSES = 1000
+# Less than this share of a step is no reason to change the model.
+_WORTH_SELECTING = 0.1
+
+
+@reading.family
+def ignored_targets(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where much of what a layer of many classes computes is not used."""
+    noted = report["setup"].get("targets")
+    if not noted or not noted["targets"]:
+        return
+    share, classes = noted["ignored"] / noted["targets"], noted["classes"]
+    if share < rules.IGNORED_TARGETS.threshold or classes < _FEWEST_CLASSES:
+        return
+    rows = [row for row in report["tables"]["operators"] if _ON_LOGITS.match(row["name"])]
+    rows = [row for row in rows if row["shapes"] and _has_classes(row["shapes"], classes)]
+    products = [row for row in rows if _PRODUCTS.match(row["name"])]
+    times = [row["calibrated_s"] for row in rows if row["calibrated_s"]]
+    gain_s = share * sum(times)
+    if not products or gain_s < _WORTH_SELECTING * step_s:
+        return
+    module = reading.by_size(products, "self_s")[0]["module"]
+    place = _line_of(report, module)
+    yield reading.finding(
+        rules.IGNORED_TARGETS,
+        f"The loss ignores {format_share(share)} of the positions that logits are computed for",
+        severity="high",
+        gain_s=gain_s,
+        place=place,
+        module=module,
+        evidence=[
+            {
+                **reading.pick(noted, "classes", "targets", "ignored"),
+                "logits_s": sum(times),
+                "link": f"modules/{module}",
+            }
+        ],
+        advice="Select the positions whose labels count before the layer that computes the logits: "
+        "wanted = labels != -100; loss(head(hidden[wanted]), labels[wanted]). The loss is the same "
+        "but for its last digits.",
+    )
+
+
+def _has_classes(shapes: str, classes: int) -> bool:
+    """Whether one of an operator's inputs has as many rows or columns as there are classes."""
+    return any(classes in shape for shape in json_cell(shapes, list[list[object]]))
+
+
+def _line_of(report: Report, module: str | None) -> Place | None:
+    """Return the user's own line in a module's forward that has most of its operators' time."""
+    rows = [row for row in report["tables"]["module_lines"] if row["module"] == module]
+    forward = [
+        reading.figure(row, "operator_s") - reading.figure(row, "backward_s") for row in rows
+    ]
+    if max(forward, default=0.0) <= 0.0:
+        return None
+    first = rows[forward.index(max(forward))]
+    return {"file": first["file"], "line": first["line"]}
 
 
 # Numbers stored as float32 that a GPU multiplies at full precision, where it could use TF32. What

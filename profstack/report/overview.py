@@ -95,6 +95,7 @@ LABELS = {
     "flop_share": "share of the FLOP",
     "bytes_share": "share of the bytes",
     "padded_share": "share that is padding",
+    "logits_s": "time of the logits and their loss",
     "unused_share": "share behind the longest row",
     "below_limits_share": "in operators slower than the machine allows",
     "limit_unknown_share": "in operators whose limit is not known",

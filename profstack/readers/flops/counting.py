@@ -247,6 +247,8 @@ class CompileNotice:
 COMPILED = "dynamo has compiled: FLOPs are counted from the shapes in the torch slice alone"
 # Operators whose backward differs under a dispatch mode (all of torch's were tried, with second
 # derivatives): the digits differ, or an error that torch would raise is not raised.
+# What cross entropy ends in: its targets tell which of its inputs count.
+_OF_TARGETS = frozenset(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
 _FILLS = ("aten::masked_fill", "aten::masked_fill_")
 _OTHER_BACKWARD = frozenset(
     ("aten::prod", "aten::cumprod", "aten::ormqr", "aten::_linalg_det", "aten::linalg_eig", *_FILLS)
@@ -258,13 +260,15 @@ class CountedStep:
     """Counts of one step; `missed` are calls without a figure.
 
     `masked` are operations that causal masks leave out of `flop`, None where that is not known;
-    calls that are not causal have none.
+    calls that are not causal have none. `targets` are those of losses by number of classes: all,
+    and those that the loss ignores.
     """
 
     flop: dict[tuple[Owner, str], int] = field(default_factory=dict)
     masked: dict[tuple[Owner, str], int | None] = field(default_factory=dict)
     calls: dict[tuple[Owner, str], int] = field(default_factory=dict)
     missed: dict[tuple[Owner, str], int] = field(default_factory=dict)
+    targets: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class _Parents(threading.local):
@@ -362,6 +366,8 @@ class Count(Owners):
                 tensors = args[2:] if name in _FILLS else args
                 if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
                     self._differs = name
+            if name in _OF_TARGETS:
+                self._look_at_targets(*args[:5])
             if not known and not is_missed(name):
                 return
             owner = self.owner()
@@ -402,6 +408,25 @@ class Count(Owners):
             self.failures[name] = f"its formula raises {in_one_line(error)}"
             return False
         return True
+
+    def _look_at_targets(
+        self,
+        inputs: Any,
+        targets: Any,
+        weight: Any = None,
+        reduction: Any = None,
+        index: Any = -100,
+    ) -> None:
+        """Count the targets of a loss, and those that it ignores."""
+        device = targets.device.type
+        # What is read of a tensor would end the capture of a CUDA graph.
+        if device != "cpu" and (device != "cuda" or self.torch.cuda.is_current_stream_capturing()):
+            return
+        if self._without_figure((inputs, targets)) is None and inputs.dim() > 1:
+            classes, ignored = int(inputs.shape[1]), int((targets == index).sum())
+            with self._lock:
+                before = self._step.targets.get(classes, (0, 0))
+                self._step.targets[classes] = before[0] + targets.numel(), before[1] + ignored
 
     def _without_figure(self, args: Any) -> str | None:
         """Return why shapes do not give the work on these tensors; None where they do."""

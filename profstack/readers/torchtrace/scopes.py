@@ -52,9 +52,9 @@ class Scopes:
     """Marks of a slice; arrays have one entry per event, positions are kept plus 1, 0 is none.
 
     `nearest` is the innermost mark around an event (itself, if it is one), `above` the innermost
-    one around a mark. `closures` are the positions of an optimizer's closures, `holders` the
-    optimizers around them; both arrays are no longer than these are many. `scope` is the module call a mark's time goes to, or below 0 the number of
-    a step part; `owner` the number of its module or step part.
+    one around a mark. `scope` is the module call a mark's time goes to, or below 0 the number of
+    a step part; `owner` the number of its module or step part. `closures` are the positions of
+    optimizers' closures, `holders` the optimizers around them; both are as long as those are many.
     """
 
     events: HostEvents

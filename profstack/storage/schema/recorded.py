@@ -220,6 +220,11 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
         "null where that is not known",
         "mac INTEGER multiply-adds as flops-profiler, thop or fvcore give them; null for others",
     ),
+    "loss_targets": columns(
+        "classes INTEGER classes that the loss has a probability of, for each target",
+        "targets INTEGER targets",
+        "ignored INTEGER those that are the index which the loss ignores",
+    ),
     "ranges": columns(
         "kind TEXT step, module, forward, backward, optimizer or region",
         "name TEXT name of the range",

@@ -875,6 +875,14 @@ class PaddingFacts(TypedDict):
     unused: Annotated[int, "those of them behind the longest row of their batch"]
 
 
+class TargetFacts(TypedDict):
+    """The targets of the losses over most classes."""
+
+    classes: Annotated[int, "classes that the loss has a probability of, for each target"]
+    targets: Annotated[int, "targets in the noted steps"]
+    ignored: Annotated[int, "those that are the index which the loss ignores"]
+
+
 class SetupDevice(TypedDict):
     """The CUDA device that was in use."""
 
@@ -907,6 +915,7 @@ class Setup(SetupNotes):
         bool | None, "whether products of float32 are made as TF32, null without a CUDA device"
     ]
     tf32_convolutions: Annotated[bool | None, "the same of convolutions"]
+    targets: TargetFacts | None
 
 
 class NsysRest(TypedDict):

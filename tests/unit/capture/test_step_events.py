@@ -1,8 +1,8 @@
 """Events of the hooks become boundaries, rules and flags: on one thread, by one rule."""
 
 import weakref
-from types import SimpleNamespace
 from _thread import get_ident
+from types import SimpleNamespace
 
 import pytest
 import torch

@@ -143,6 +143,43 @@ def test_tables_that_are_updated_whole_for_a_few_rows(gain, changes, kind):
     assert told == [tuple(near(cost_s, gain * cost_s))] * bool(gain)
 
 
+def on_logits(classes=8000):
+    """Operators over logits of a clean step's 2, 3 and 0.5 ms, and others."""
+    shapes = (f"[[512, 128], [128, {classes}]]", f"[[512, {classes}], [{classes}, 128]]")
+    rows = [operator("aten::mm", "Net.head", shapes=shapes[0], calibrated_s=2 * MS, self_s=2.0)]
+    rows += [operator("aten::mm", "Net.body", shapes=shapes[1], calibrated_s=3 * MS, self_s=1.0)]
+    loss = {"shapes": f"[[512, {classes}], [], []]", "calibrated_s": 0.5 * MS}
+    rows += [operator("aten::_log_softmax", None, **loss)]
+    # The weights have as many rows, however many positions there are.
+    rows += [operator("aten::add_", None, shapes=f"[[{classes}, 128]]", calibrated_s=9 * MS)]
+    return [*rows, operator("aten::mm", "Net.body", shapes="[[512, 9]]", calibrated_s=9 * MS)]
+
+
+# A quarter of the targets, a thousand classes, and a tenth of the clean step.
+@cases(
+    "ignored classes step_ms is_found",
+    "850 8000 10 True; 250 8000 10 True; 249 8000 10 False; 850 1000 10 True; 850 999 10 False",
+    "850 8000 46.7 True; 850 8000 46.8 False; 0 8000 10 False",
+)
+def test_logits_of_targets_that_the_loss_ignores_need_not_be_made(
+    ignored, classes, step_ms, is_found
+):
+    targets = {"targets": 1000, "ignored": ignored, "classes": classes}
+    rows = [("Net.head", 7, 4.0, 0.0), ("Net.head", 9, 5.0, 4.0), ("Net.body", 8, 6.0, 0.0)]
+    lines = rows_of("module line operator_s backward_s", *rows, file="train.py")
+    report = report_of(on_logits(classes), targets=targets, tables={"module_lines": lines})
+    report["benchmark"]["median_s"] = step_ms * MS
+    found = asked(model_setup.ignored_targets, None, report, "operators")
+    assert len(found) == is_found
+    for told in found:
+        gain_s = ignored / 1000 * 5.5 * MS
+        assert of(told, "slug gain_s line module") == near("ignored-targets", gain_s, 7, "Net.head")
+        assert told["evidence"][0]["logits_s"] == pytest.approx(5.5 * MS)
+    lone = report_of(on_logits()[2:], targets=targets)
+    assert model_setup.ignored_targets(None, lone) == []
+    assert model_setup.ignored_targets(None, report_of(on_logits(), targets=None)) == []
+
+
 GATHERING = "(gradient accumulation)"
 
 

@@ -131,6 +131,23 @@ def test_calls_without_a_formula_have_rows_of_their_own():
     assert found == {"aten::mm": (1, 2 * 6 * 6 * 6), "aten::_linalg_solve_ex": (1, None)}
 
 
+def test_targets_that_a_loss_ignores_are_counted_by_number_of_classes():
+    words = torch.tensor([[1, -100, 2], [-100, -100, 0]])
+    pixels = torch.tensor([[[1, 255], [0, 255]]])
+
+    def step():
+        logits = torch.randn(2, 3, 7, requires_grad=True)
+        functional.cross_entropy(logits.flatten(0, 1), words.flatten()).backward()
+        nn.CrossEntropyLoss(ignore_index=2)(logits.transpose(1, 2), words.clamp(min=0))
+        functional.cross_entropy(torch.randn(1, 4, 2, 2), pixels, ignore_index=255)
+        functional.cross_entropy(torch.randn(2, 5), torch.rand(2, 5).softmax(1))
+        functional.mse_loss(X, X)
+
+    rows = count(step, steps=2).captured.frames["loss_targets"]
+    found = {row["classes"]: (row["targets"], row["ignored"]) for row in rows}
+    assert found == {7: (2 * 12, 2 * (3 + 1)), 4: (2 * 4, 2 * 2)}
+
+
 OTHER_BACKWARD = {
     "prod": lambda w: (w @ w).prod(1),
     "masked_fill": lambda w: (w @ w).masked_fill(w > 0, w.mean()),
