@@ -24,6 +24,18 @@ TRANSPARENT = frozenset({"OptimizedModule"})
 MIXED_IN = frozenset({"FSDPModule", "ReplicateModule", "DDP"})
 
 
+def can_be_read(torch: Any, value: Any) -> bool:
+    """Return whether a tensor's values may be looked at without an effect on the script.
+
+    That waits for a device: it would end the capture of a CUDA graph, and is an error where the
+    script has asked for errors at waits.
+    """
+    device = value.device.type
+    if device != "cuda":
+        return bool(device == "cpu")
+    return not torch.cuda.is_current_stream_capturing() and not torch.cuda.get_sync_debug_mode()
+
+
 def wrapped_module(module: Any) -> tuple[str, Any] | None:
     """Return the kind of torch's wrapper that a module is, and the module in it; else None."""
     for kind in type(module).__mro__:

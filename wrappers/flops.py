@@ -182,15 +182,15 @@ def _why_no_check(fence: FencedFlopsProfiler) -> str | None:
 
 
 def _targets(index: int, steps: Sequence[CountedStep]) -> list[Record]:
-    """Return rows of the losses' targets, by number of classes."""
-    sums: dict[int, tuple[int, int]] = {}
+    """Return rows of the losses' targets."""
+    sums: dict[tuple[int, int, int], tuple[int, int]] = {}
     for step in steps:
-        for classes, (targets, ignored) in step.targets.items():
-            before = sums.get(classes, (0, 0))
-            sums[classes] = before[0] + targets, before[1] + ignored
+        for key, (calls, ignored) in step.targets.items():
+            before = sums.get(key, (0, 0))
+            sums[key] = before[0] + calls, before[1] + ignored
+    columns = ("slice", "classes", "targets", "ignored_index", "calls", "ignored")
     return [
-        {"slice": index, "classes": classes, "targets": targets, "ignored": ignored}
-        for classes, (targets, ignored) in sums.items()
+        dict(zip(columns, (index, *key, *figures), strict=True)) for key, figures in sums.items()
     ]
 
 

@@ -405,6 +405,9 @@ def setup(recorded: Recorded) -> schema.Setup:
     if noted is None or noted["failed"] is not None:
         return found
     known = cast("schema.Setup", {key: value for key, value in noted.items() if key != "failed"})
+    if (repeated := known.get("repeated")) is not None:
+        places = {name: _place(repeated[name]) for name in ("first", "again")}
+        known["repeated"] = cast("schema.RepeatedFacts", {**repeated, **places})
     optimizers: list[schema.OptimizerFacts] = [
         {**each, "place": _place(each["place"])} for each in noted["optimizers"]
     ]
@@ -424,8 +427,13 @@ def _targets(recorded: Recorded) -> schema.TargetFacts | None:
     if classes is None:
         return None
     rows = [row for row in rows if row["classes"] == classes]
-    targets, ignored = (sum(row[name] for row in rows) for name in ("targets", "ignored"))
-    return {"classes": classes, "targets": targets, "ignored": ignored}
+    return {
+        "classes": classes,
+        "per_call": sorted({row["targets"] for row in rows}),
+        "targets": sum(row["targets"] * row["calls"] for row in rows),
+        "ignored": sum(row["ignored"] for row in rows),
+        "ignored_index": rows[0]["ignored_index"],
+    }
 
 
 def _place(place: schema.Place | None) -> schema.Place | None:

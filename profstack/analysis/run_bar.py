@@ -418,7 +418,8 @@ class _Run:
         loading = [row for row in work if str(row["path"]).startswith("enumerate(DataLoader)")]
         waiting = [row for row in self._clean.steps if row["wait_s"] is not None]
         if asked := known(waiting, "loader_s"):
-            return sum(asked) / sum(known(waiting, "wall_s"))
+            whole_s = sum(known(waiting, "wall_s"))
+            return min(sum(asked), sum(known(waiting, "wait_s"))) / whole_s
         if not loading or not waiting:
             return 0.0
         numbers = {row["slice"] for row in loading}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import _thread
 import functools
+import inspect
 import sys
 import threading
 import time
 from _thread import get_ident
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from profstack.capture import user_regions
@@ -453,10 +454,10 @@ class HookedPasses:
         def hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
             if under_dynamo() or compiler._is_compiling_flag or state.ranging != get_ident():
                 return None
-            # The first of `args` is the optimizer itself.
-            if callable(kwargs.get("closure")):
+            if isinstance(kwargs.get("closure"), _PLAIN):
                 return args, {**kwargs, "closure": ranging(kwargs["closure"])}
-            if len(args) > 1 and callable(args[1]):
+            # The first of `args` is the optimizer itself.
+            if len(args) > 1 and isinstance(args[1], _PLAIN) and _takes_closure(optimizer):
                 return (args[0], ranging(args[1]), *args[2:]), kwargs
             return None
 
@@ -470,6 +471,16 @@ class HookedPasses:
                 report(optimizer)
 
         return unseen_by_dynamo(self.state.torch, hook, with_callees=True)
+
+
+# Closures without attributes of their own, which a wrapper would not have.
+_PLAIN = (FunctionType, MethodType, functools.partial)
+
+
+def _takes_closure(optimizer: Any) -> bool:
+    """Return whether the first argument of an optimizer's `step` is its closure."""
+    code = getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
+    return code is not None and code.co_varnames[1 : code.co_argcount][:1] == ("closure",)
 
 
 def _named_like(wrapper: Any, original: Any) -> Any:
@@ -508,7 +519,8 @@ class TorchHooks:
         }
         # The iterator of a DataLoader, whose asks are timed where waiting times are.
         self._batches = torch.utils.data.dataloader._BaseDataLoaderIter
-        self._next_batch = passes.next_batch(self._batches.__next__)
+        self._next_item = self._batches.__next__
+        self._next_batch = passes.next_batch(self._next_item)
         self._restore_batches: Callable[[], None] | None = None
         self._restore: list[Callable[[], None]] = []
         # The wrapper on the calls now.
@@ -602,11 +614,12 @@ class TorchHooks:
                 setattr(autograd, name, ours[wrapped])
 
     def _time_batches(self, timed: bool) -> None:
-        if timed and self._restore_batches is None:
+        restore, self._restore_batches = self._restore_batches, None
+        if restore is not None:
+            restore()
+        # What the script has put there stays.
+        if timed and self._batches.__dict__.get("__next__") is self._next_item:
             self._restore_batches = replace(self._batches, "__next__", self._next_batch)
-        elif not timed and self._restore_batches is not None:
-            self._restore_batches()
-            self._restore_batches = None
 
     def _hook_before_steps(self, hook: Any) -> None:
         """Have this hook, or none, before optimizer steps."""

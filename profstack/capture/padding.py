@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from profstack.models import can_be_read
+
 # A shorter row is no sequence of tokens, and a larger batch takes too long to read.
 _SHORTEST = 8
 _MOST_READ = 1 << 22
@@ -93,9 +95,7 @@ class PaddingNotes:
         torch = self._torch
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
             return False
-        # What is read of a tensor would end the capture of a CUDA graph.
-        device = value.device.type
-        if device != "cpu" and (device != "cuda" or torch.cuda.is_current_stream_capturing()):
+        if not can_be_read(torch, value):
             return False
         integers = value.dtype in (torch.int64, torch.int32)
         shape = tuple(value.shape)

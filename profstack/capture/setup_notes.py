@@ -1,9 +1,9 @@
 """Note how the script set its work up: loaders, precision, optimizers.
 
 Noted are the optimizers that step, with their settings; grad mode, autocast and the nodes that
-autograd records at the outermost module calls; how much of their tokens is padding; and which
-layers of normalisation and dropout are in training mode. No object of the
-script's is kept or changed, and none of its code runs for this.
+autograd records at the outermost module calls; how much of their tokens is padding; which of them
+were on the input of the one before; and which layers of normalisation and dropout are in training
+mode. No object of the script's is kept or changed, and none of its code runs for this.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from profstack import code_owner
 from profstack.capture.observers import GuardedListener
 from profstack.capture.padding import PaddingNotes
+from profstack.capture.repeated_calls import RepeatedCalls
 from profstack.capture.slices import SlicePlan
 from profstack.layer import Listener
 
@@ -74,6 +75,7 @@ class SetupNotes(Listener):
         self._optimizers: dict[str, dict[str, Any]] = {}
         self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
         self._padding = PaddingNotes(torch)
+        self._repeated = RepeatedCalls(torch)
         self._given: tuple[Any, Any] | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -88,6 +90,8 @@ class SetupNotes(Listener):
                 self._call_begins(name, module)
                 if given is not None:
                     self._padding.call_begins(module, *given)
+                    if self._current is not None and self._current.has_parameters:
+                        self._repeated.call_begins(name, module, given, self._place)
             elif given is not None:
                 self._padding.embedding_begins(module, given[0])
             self._depth += 1
@@ -97,8 +101,10 @@ class SetupNotes(Listener):
             self._kept += module is True
             self._anomaly += self._torch.is_anomaly_enabled()
             self._inside += 1
+            self._repeated.weights_may_change()
         elif kind == "optimizer":
             self._inside += 1
+            self._repeated.weights_may_change()
             if module is not None:
                 self._optimizer(module)
 
@@ -153,6 +159,7 @@ class SetupNotes(Listener):
                 for name, found in self._training.items()
             },
             "padding": self._padding.facts(),
+            "repeated": self._repeated.facts(),
             "device": {"capability": [*cuda.get_device_capability()]} if used else None,
         }
 

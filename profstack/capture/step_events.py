@@ -167,10 +167,14 @@ class StepEvents:
 
     def batch_asked(self, asked: float) -> None:
         """Take the return of a DataLoader's `__next__`, asked before the step's first activity."""
-        if self.thread is None or get_ident() == self.thread:
-            if self.asked is None:
-                self.asked = asked
-            self.loader_s += _perf_counter() - asked
+        if self.thread is not None and get_ident() != self.thread:
+            return
+        # A data set may call a model, which ends the wait, and end the step before, too.
+        if asked < self._engine.log.last:
+            return
+        if self.asked is None:
+            self.asked = asked
+        self.loader_s += (self.activity or _perf_counter()) - asked
 
     def call_started(self, module: Any, named: ModuleInfo) -> None:
         """Take the start of an outermost module call."""

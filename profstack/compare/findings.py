@@ -32,6 +32,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         (rules.GRAD_IN_INFERENCE, ("forward",)),
         (rules.PADDING, MODEL),
         (rules.IGNORED_TARGETS, MODEL),
+        (rules.CALLED_AGAIN, MODEL),
         (rules.NO_KV_CACHE, ("forward",)),
         (rules.NO_END_TOKEN, ("forward",)),
         (rules.BATCHNORM_TRAINING_AT_INFERENCE, ("forward",)),

@@ -36,7 +36,7 @@ FAMILIES: tuple[reading.Family, ...] = (
     model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
     inference, anomaly_detection, graph_again,
     model_setup.float32_without_tf32, model_setup.padding,
-    model_setup.ignored_targets, own_costs, run_costs,
+    model_setup.ignored_targets, model_setup.called_again, own_costs, run_costs,
 )  # fmt: skip
 
 

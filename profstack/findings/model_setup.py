@@ -81,11 +81,16 @@ def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Findi
 # Only the rows that count need to go through the layer that has a logit for each class.
 
 # What the layer, the loss over its logits and their backward passes are made of.
-_ON_LOGITS = re.compile(
+_OVER_CLASSES = re.compile(
     r"aten::(?:mm|addmm|bmm|baddbmm|_log_softmax|_log_softmax_backward_data|nll_loss\w*)$"
 )
-# A layer is known by its number of classes: others have fewer rows and columns.
+# A product has the classes in its second matrix alone, or in both of the backward pass.
+_IN_PRODUCT = 2
+# Fewer classes are a size that other layers have, too.
 _FEWEST_CLASSES = 1000
+_OF_OPTIMIZER = ("(optimizer)", "(zero_grad)", "(before the optimizer)")
+# Of a model that takes less of the step nothing is said.
+_MUCH_OF_STEP = 0.25
 # Less than this share of a step is no reason to change the model.
 _WORTH_SELECTING = 0.1
 
@@ -97,52 +102,112 @@ def ignored_targets(recorded: Recorded, report: Report, step_s: float) -> Iterat
     if not noted or not noted["targets"]:
         return
     share, classes = noted["ignored"] / noted["targets"], noted["classes"]
+    on_device = reading.on_accelerator(report)
     if share < rules.IGNORED_TARGETS.threshold or classes < _FEWEST_CLASSES:
         return
-    rows = [row for row in report["tables"]["operators"] if _ON_LOGITS.match(row["name"])]
-    rows = [row for row in rows if row["shapes"] and _has_classes(row["shapes"], classes)]
-    products = [row for row in rows if _PRODUCTS.match(row["name"])]
-    times = [row["calibrated_s"] for row in rows if row["calibrated_s"]]
-    gain_s = share * sum(times)
-    if not products or gain_s < _WORTH_SELECTING * step_s:
+    # As many positions as classes: every layer has that size. An idle device waits for the host.
+    if classes in noted["per_call"] or (on_device and not reading.is_device_bound(report)):
         return
-    module = reading.by_size(products, "self_s")[0]["module"]
-    place = _line_of(report, module)
+    rows = _on_logits(report, classes)
+    products = [row for row in rows if _PRODUCTS.match(row["name"])]
+    column: Literal["device_s", "calibrated_s"] = "device_s" if on_device else "calibrated_s"
+    logits_s = reading.total(rows, column)
+    gain_s = share * logits_s
+    modules = {row["module"] for row in products}
+    # One layer computes them: where several have its size it is not known which.
+    if len(modules) != 1 or gain_s < _WORTH_SELECTING * step_s:
+        return
+    module = modules.pop()
+    index = noted["ignored_index"]
     yield reading.finding(
         rules.IGNORED_TARGETS,
         f"The loss ignores {format_share(share)} of the positions that logits are computed for",
-        severity="high",
+        severity=reading.severity_of(gain_s, step_s),
         gain_s=gain_s,
-        place=place,
+        place=_line_of(report, module),
         module=module,
         evidence=[
             {
                 **reading.pick(noted, "classes", "targets", "ignored"),
-                "logits_s": sum(times),
+                "logits_s": logits_s,
                 "link": f"modules/{module}",
             }
         ],
         advice="Select the positions whose labels count before the layer that computes the logits: "
-        "wanted = labels != -100; loss(head(hidden[wanted]), labels[wanted]). The loss is the same "
-        "but for its last digits.",
+        f"wanted = labels != {index}; loss(head(hidden[wanted]), labels[wanted]), with the labels "
+        "as the loss has them. It is the same but for its last digits.",
     )
 
 
-def _has_classes(shapes: str, classes: int) -> bool:
-    """Whether one of an operator's inputs has as many rows or columns as there are classes."""
-    return any(classes in shape for shape in json_cell(shapes, list[list[object]]))
+def _on_logits(report: Report, classes: int) -> list[OperatorRow]:
+    """Return the operators over as many classes; none where another layer has that size, too."""
+    found = []
+    for row in report["tables"]["operators"]:
+        named = _OVER_CLASSES.match(row["name"]) and row["module"] not in _OF_OPTIMIZER
+        if not named or not row["shapes"]:
+            continue
+        sizes = [shape for shape in json_cell(row["shapes"], list[list[object]]) if len(shape) > 1]
+        uses = sum(shape.count(classes) for shape in sizes[-2:])
+        if _PRODUCTS.match(row["name"]) and uses > _IN_PRODUCT:
+            return []
+        if uses:
+            found.append(row)
+    return found
 
 
 def _line_of(report: Report, module: str | None) -> Place | None:
     """Return the user's own line in a module's forward that has most of its operators' time."""
     rows = [row for row in report["tables"]["module_lines"] if row["module"] == module]
-    forward = [
-        reading.figure(row, "operator_s") - reading.figure(row, "backward_s") for row in rows
-    ]
+    times = ((reading.figure(row, "operator_s"), reading.figure(row, "backward_s")) for row in rows)
+    forward = [whole - backward for whole, backward in times]
     if max(forward, default=0.0) <= 0.0:
         return None
     first = rows[forward.index(max(forward))]
     return {"file": first["file"], "line": first["line"]}
+
+
+# Two calls of a model on one input: with a condition and without, or once more for metrics.
+
+
+@reading.family
+def called_again(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where a model works on the input that it has just worked on."""
+    setup = report["setup"]
+    noted, dropouts = setup.get("repeated"), setup.get("training_dropouts")
+    if not noted or (dropouts and dropouts["count"]):
+        return
+    share = noted["on_same_input"] / noted["calls"]
+    row = reading.module_rows(report).get(noted["module"])
+    whole = row and reading.figure(row, "forward_s") + reading.figure(row, "backward_s")
+    model_s = reading.calibrated(report, whole)
+    if share < rules.CALLED_AGAIN.threshold or (model_s or 0.0) < _MUCH_OF_STEP * step_s:
+        return
+    same = noted["on_all_the_same"] / noted["calls"]
+    first, again = noted["first"], noted["again"]
+    places = " and ".join(dict.fromkeys(reading.in_words(each) for each in (first, again) if each))
+    advice = (
+        "Make one pass where the result of the other is not used, as with a guidance of 1; else "
+        "make both passes at once, with their inputs in one batch (torch.cat)."
+    )
+    if same >= share:
+        advice = "Keep the result of the first call and use it again."
+    yield reading.finding(
+        rules.CALLED_AGAIN,
+        f"{noted['module']} is called twice on the same input",
+        severity=reading.severity_of(share * (model_s or 0.0), step_s),
+        gain_s=same * model_s if model_s and same >= share else None,
+        gain_reason="what of both results is needed is not known",
+        place=again,
+        module=noted["module"],
+        evidence=[
+            {
+                **reading.pick(noted, "calls", "on_same_input", "on_all_the_same"),
+                "again_s": share * (model_s or 0.0),
+                "link": f"modules/{noted['module']}",
+            }
+        ],
+        advice=f"{advice} The calls are at {places}." if places else advice,
+    )
 
 
 # Numbers stored as float32 that a GPU multiplies at full precision, where it could use TF32. What

@@ -110,7 +110,13 @@ def action(report: Report, slug: VerdictSlug, lever: Lever | None) -> str:
 # Whose remedy is a line or two: worth doing before anything whose gain is not known either.
 _SIMPLE = frozenset(
     rule.slug
-    for rule in (rules.PADDING, rules.NO_KV_CACHE, rules.NO_END_TOKEN, rules.GRAD_IN_INFERENCE)
+    for rule in (
+        rules.PADDING,
+        rules.CALLED_AGAIN,
+        rules.NO_KV_CACHE,
+        rules.NO_END_TOKEN,
+        rules.GRAD_IN_INFERENCE,
+    )
 )
 # Where nothing tells what of a time can go.
 _HALF = 0.5

@@ -151,11 +151,24 @@ PADDING = FindingRule(
 IGNORED_TARGETS = FindingRule(
     "ignored-targets",
     "Logits are computed that the loss ignores",
-    "At least a quarter of the targets of the noted steps are the index that the loss ignores (of "
-    "the loss over most classes, a thousand or more), and products, softmax and loss over as many "
-    "classes take so much that leaving those positions out saves a tenth of the clean step.",
+    "At least a quarter of the targets in the slices of the layer flops are the index that the "
+    "loss ignores (of the loss over most classes, a thousand or more), and products, softmax and "
+    "loss over as many classes take so much that leaving those positions out saves a tenth of the "
+    "clean step. Not where another layer has as many rows or columns, where a device waits for "
+    "the host, or where the model was compiled.",
     "Estimated: the time of these operators, forward and backward, times the share of the targets "
     "that are ignored.",
+    threshold=0.25,
+)
+CALLED_AGAIN = FindingRule(
+    "called-again",
+    "A model is called again on the same input",
+    "At least a quarter of a model's calls in the noted steps have the first input of the call "
+    "before (the same memory with the same values), two or three in a row, with no backward pass "
+    "or optimizer's step between, and its calls take at least a quarter of the clean step. Not "
+    "where its dropout is on: then the results differ, on purpose.",
+    "Estimated where all inputs were the same: the time of these calls. None where others differ: "
+    "what of both results is needed is not known.",
     threshold=0.25,
 )
 NO_KV_CACHE = FindingRule(

@@ -6,7 +6,8 @@ module or part of the step. Four things are known better than from there, and ta
 - how long a step waits before its first work is measured in the clean steps themselves. The other
   shares are scaled to what that leaves, since a profiler slows operators and not a sleep;
 - what reads and writes files (by cProfile) is no wait for data and no Python;
-- what the loop does after the optimizer's step, and is no step's input, is no wait;
+- what the loop does after the optimizer's step, and is no step's input, is no wait. Where the
+  clean steps ask torch's DataLoader they tell how long it takes, and what goes by before;
 - for how long the thread did not run is read from its clock in the clean slices. What the wait
   does not explain of it is taken from the times that no operator covers: only there can a thread
   of the CPU be idle unseen. It is a lower bound: idle parts of the wait are not counted.
@@ -161,6 +162,7 @@ class AfterStep(NamedTuple):
     the loop calls it, and all such functions.
 
     Of hooks `seconds` is their time per clean step, and `line` the definition of the longest.
+    `until_asked` says that nothing else comes before the loop's next item is asked for.
     """
 
     share: float
@@ -169,6 +171,7 @@ class AfterStep(NamedTuple):
     name: str | None
     functions: frozenset[reading.FunctionKey]
     seconds: float | None = None
+    until_asked: bool = False
 
 
 def after_step(report: Report) -> AfterStep | None:
@@ -178,7 +181,8 @@ def after_step(report: Report) -> AfterStep | None:
     step = max(of_optimizer, key=reading.line_s, default=None)
     # The statements after the step in its loop that make no input.
     text = reading.text_of_file(report, step["file"]) if step is not None else None
-    statements = _without_input(text, step["line"]) if text and step is not None else ()
+    after = _without_input(text, step["line"]) if text and step is not None else _NOTHING_AFTER
+    statements = after.statements
     graph = reading.CallGraph(report)
     own = {key for key, row in graph.rows.items() if row["own"]}
     functions = _called(graph, own, statements)
@@ -189,20 +193,21 @@ def after_step(report: Report) -> AfterStep | None:
     for key in functions:
         places |= {(row["file"], row["line"]) for row in graph.lines_of(key)}
     idle = [row for row in rows if row["module"] in (None, names[vocabulary.WAIT])]
-    after = [row for row in idle if (row["file"], row["line"]) in places]
-    whole, taken = sum(map(reading.line_s, idle)), sum(map(reading.line_s, after))
+    followed = [row for row in idle if (row["file"], row["line"]) in places]
+    whole, taken = sum(map(reading.line_s, idle)), sum(map(reading.line_s, followed))
     if not whole or not taken:
         return None
-    python = reading.total(after, "python_s") / taken
+    python = reading.total(followed, "python_s") / taken
     if hook is not None and not statements:
         # The line that calls the library has all of its Python, slowed as the line is followed.
         hook_name = reading.qualified_name(report, hook, hook["name"])
         return AfterStep(taken / whole, python, hook, hook_name, frozenset(functions), seconds)
-    line = max(after, key=reading.line_s)
+    line = max(followed, key=reading.line_s)
     around, name = graph.function_around(line), None
     if around is not None and around in functions:
         name = reading.qualified_name(report, graph.rows[around], around.name)
-    return AfterStep(taken / whole, python, line, name, frozenset(functions))
+    share, all_of_it = taken / whole, after.until_asked
+    return AfterStep(share, python, line, name, frozenset(functions), until_asked=all_of_it)
 
 
 def _time_of_hooks(rows: Sequence[FunctionRow]) -> tuple[float | None, FunctionRow | None]:
@@ -213,17 +218,29 @@ def _time_of_hooks(rows: Sequence[FunctionRow]) -> tuple[float | None, FunctionR
     return reading.total(rows, "total_s") * first["calibrated_s"] / first["self_s"], first
 
 
+class _After(NamedTuple):
+    """Statements of a loop after the optimizer's step that make no input, and whether these are all
+    that comes before its next item is asked for.
+    """
+
+    statements: tuple[ast.stmt, ...]
+    until_asked: bool
+
+
+_NOTHING_AFTER = _After((), False)
+
+
 @cache
-def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
+def _without_input(text: str, step: int) -> _After:
     tree = reading.parse_source(text)
     if tree is None:
-        return ()
+        return _NOTHING_AFTER
     nodes = list(ast.walk(tree))
     loops = (node for node in nodes if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
     around = (loop for loop in loops if step in _lines(loop))
     loop = max(around, key=lambda node: node.lineno, default=None)
     if loop is None:
-        return ()
+        return _NOTHING_AFTER
     # Several statements on one line have one time.
     last = [at for at, each in enumerate(loop.body) if step in _lines(each)] or [len(loop.body)]
     header = [loop.test] if isinstance(loop, ast.While) else [loop.iter, loop.target]
@@ -235,7 +252,7 @@ def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
     named = (node for node in nodes if isinstance(node, _NAMED))
     defined = {(getattr(node, "asname", None) or node.name).split(".")[0] for node in named}
     lasting = read - bound - defined - _workers(before)
-    return tuple(
+    statements = tuple(
         each
         for each in after
         if not _names([each], ast.Store) & read
@@ -243,6 +260,7 @@ def _without_input(text: str, step: int) -> tuple[ast.stmt, ...]:
         # Gradients set to zero are the next step's, wherever that stands.
         and not any(getattr(node, "attr", None) == "zero_grad" for node in ast.walk(each))
     )
+    return _After(statements, isinstance(loop, ast.For) and len(statements) == len(after))
 
 
 def _names(nodes: Iterable[ast.AST], kind: type[ast.expr_context]) -> set[str]:
@@ -601,17 +619,16 @@ def _take_after_step(cut: Cut, report: Report) -> None:
     before = (cut.wait if rest is None else cut.wait + rest) + (cut.io or 0.0)
     taken = cut.after.share * before
     if cut.loader is not None and cut.wait_is == "clean":
-        # The loop asks for the next batch after it.
-        taken = cut.loader.before
-    taken = max(taken - (cut.io or 0.0), 0.0)
+        whole = cut.loader.before
+        taken = whole if cut.after.until_asked else min(taken, whole)
+    taken = min(max(taken - (cut.io or 0.0), 0.0), cut.wait if rest is None else rest)
     if cut.after.seconds is not None:
         taken = min(cut.after.seconds / cut.median_s, cut.wait if rest is None else rest)
     python = taken * cut.after.outside_operators
     if rest is None:
         cut.wait -= taken
     else:
-        taken = min(taken, rest)
-        python = min(taken * cut.after.outside_operators, cut.python)
+        python = min(python, cut.python)
         taken = python + min(taken - python, cut.other)
         cut.python, cut.other = cut.python - python, cut.other - (taken - python)
     cut.after_step, cut.after_python = taken, python

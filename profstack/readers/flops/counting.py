@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from profstack.guard import is_scripts
+from profstack.guard import Guard, is_scripts
 from profstack.layer import Listener
+from profstack.models import can_be_read
 from profstack.readers.flops.formulas import flop_counter, is_missed, left_out, operator_name
 from profstack.storage.schema.column import Record, SqlValue
 from profstack.storage.vocabulary import OPTIMIZER
@@ -247,12 +248,12 @@ class CompileNotice:
 COMPILED = "dynamo has compiled: FLOPs are counted from the shapes in the torch slice alone"
 # Operators whose backward differs under a dispatch mode (all of torch's were tried, with second
 # derivatives): the digits differ, or an error that torch would raise is not raised.
-# What cross entropy ends in: its targets tell which of its inputs count.
-_OF_TARGETS = frozenset(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
 _FILLS = ("aten::masked_fill", "aten::masked_fill_")
 _OTHER_BACKWARD = frozenset(
     ("aten::prod", "aten::cumprod", "aten::ormqr", "aten::_linalg_det", "aten::linalg_eig", *_FILLS)
 )
+# What cross entropy ends in: its targets tell which of its inputs count.
+_OF_TARGETS = frozenset(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
 
 
 @dataclass
@@ -260,15 +261,15 @@ class CountedStep:
     """Counts of one step; `missed` are calls without a figure.
 
     `masked` are operations that causal masks leave out of `flop`, None where that is not known;
-    calls that are not causal have none. `targets` are those of losses by number of classes: all,
-    and those that the loss ignores.
+    calls that are not causal have none. `targets` are calls of losses, and targets that these
+    ignore, by number of classes, targets of a call, and the ignored index.
     """
 
     flop: dict[tuple[Owner, str], int] = field(default_factory=dict)
     masked: dict[tuple[Owner, str], int | None] = field(default_factory=dict)
     calls: dict[tuple[Owner, str], int] = field(default_factory=dict)
     missed: dict[tuple[Owner, str], int] = field(default_factory=dict)
-    targets: dict[int, tuple[int, int]] = field(default_factory=dict)
+    targets: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
 
 class _Parents(threading.local):
@@ -367,7 +368,8 @@ class Count(Owners):
                 if any(getattr(tensor, "requires_grad", False) for tensor in tensors):
                     self._differs = name
             if name in _OF_TARGETS:
-                self._look_at_targets(*args[:5])
+                with Guard():
+                    self._look_at_targets(args)
             if not known and not is_missed(name):
                 return
             owner = self.owner()
@@ -409,24 +411,18 @@ class Count(Owners):
             return False
         return True
 
-    def _look_at_targets(
-        self,
-        inputs: Any,
-        targets: Any,
-        weight: Any = None,
-        reduction: Any = None,
-        index: Any = -100,
-    ) -> None:
+    def _look_at_targets(self, args: Any) -> None:
         """Count the targets of a loss, and those that it ignores."""
-        device = targets.device.type
-        # What is read of a tensor would end the capture of a CUDA graph.
-        if device != "cpu" and (device != "cuda" or self.torch.cuda.is_current_stream_capturing()):
+        inputs, targets = args[:2]
+        index = args[4] if len(args) > 4 else -100
+        plain = type(inputs) is type(targets) is self.torch.Tensor and inputs.dim() > 1
+        if not plain or not can_be_read(self.torch, targets) or self._without_figure((targets,)):
             return
-        if self._without_figure((inputs, targets)) is None and inputs.dim() > 1:
-            classes, ignored = int(inputs.shape[1]), int((targets == index).sum())
-            with self._lock:
-                before = self._step.targets.get(classes, (0, 0))
-                self._step.targets[classes] = before[0] + targets.numel(), before[1] + ignored
+        key = int(inputs.shape[1]), targets.numel(), int(index)
+        ignored = int((targets == index).sum())
+        with self._lock:
+            calls, before = self._step.targets.get(key, (0, 0))
+            self._step.targets[key] = calls + 1, before + ignored
 
     def _without_figure(self, args: Any) -> str | None:
         """Return why shapes do not give the work on these tensors; None where they do."""

@@ -91,6 +91,9 @@ class Scopes:
         """Find the closures, and take what is inside them out of the optimizers' marks."""
         events, positions = self.events, np.arange(1, len(self.events) + 1)
         made = np.flatnonzero(events.names.where(lambda name: name == CLOSURE_RANGE))
+        self.closures = self.holders = made
+        if not len(made):
+            return
         holders = self.nearest[made]
         # Not those of an optimizer's step inside a pass or a module, which has the time.
         inside = (self.kind_of(holders) == OPTIMIZED) & (self.climb(holders, (OPTIMIZED,)) == 0)

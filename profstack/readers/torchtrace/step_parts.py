@@ -53,6 +53,8 @@ from profstack.storage.vocabulary import (
 # moments of their own.
 OTHER_ITEM, READ_ITEM, DATA_ITEM, GRAPH_ITEM, GRAPH_END_ITEM = range(5)
 ZERO_GRAD_ITEM, LOSS_ITEM, MODULE_ITEM, BACKWARD_ITEM, OPTIMIZER_ITEM = range(5, 10)
+# A closure that its optimizer calls again: it waits for nothing.
+AGAIN_ITEM = 10
 # Operators that hand a number to Python, as logging does.
 _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 
@@ -95,20 +97,29 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     # torch's own range around the wait for a batch.
     loads = events.names.where(lambda name: name.startswith("enumerate(DataLoader)"))[others]
     reads = events.names.where(lambda name: name in _READS)[others]
-    kind = np.concatenate(
-        (
-            np.repeat((GRAPH_ITEM, GRAPH_END_ITEM), len(graph)),
-            _kinds(scopes, marked, is_loss),
-            np.select([loads, reads], [DATA_ITEM, READ_ITEM], OTHER_ITEM),
-        )
+    other_kinds = np.select([loads, reads], [DATA_ITEM, READ_ITEM], OTHER_ITEM)
+    # What an optimizer does after its closure is its mark's.
+    ended, again = events.end[scopes.closures], events.start[_called_again(scopes)]
+    pieces = (
+        (events.start[graph], events.start[graph], np.full(len(graph), GRAPH_ITEM)),
+        (events.end[graph], events.end[graph], np.full(len(graph), GRAPH_END_ITEM)),
+        (events.start[marked], events.end[marked], _kinds(scopes, marked, is_loss)),
+        (events.start[others], events.end[others], other_kinds),
+        (ended, ended, np.full(len(ended), OPTIMIZER_ITEM)),
+        (again, again, np.full(len(again), AGAIN_ITEM)),
     )
-    items = np.concatenate((graph, graph, marked, others))
-    start = np.where(kind == GRAPH_END_ITEM, events.end[items], events.start[items])
-    end = np.where(kind == GRAPH_ITEM, events.start[items], events.end[items])
+    start, end, kind = (np.concatenate(column) for column in zip(*pieces, strict=True))
     order = np.lexsort((~np.isin(kind, (GRAPH_ITEM, GRAPH_END_ITEM)), start))
     start, end, kind = start[order], end[order], kind[order]
     containers = marks[(inner < 0) & closures[marks]]
     return StepItems(start, end, kind, _around_closures(scopes, containers))
+
+
+def _called_again(scopes: Scopes) -> Ints:
+    """Return the closures that are not the first one of their optimizer's step."""
+    order = np.lexsort((scopes.events.start[scopes.closures], scopes.holders))
+    holders = scopes.holders[order]
+    return scopes.closures[order][1:][holders[1:] == holders[:-1]]
 
 
 def _around_closures(scopes: Scopes, containers: Ints) -> Intervals:
@@ -289,6 +300,9 @@ class _Step:
         elif kind == GRAPH_END_ITEM:
             # It may have begun before the gap.
             gap.graph.last = gap.graph.first and gap.sums
+        elif kind == AGAIN_ITEM:
+            self._add_rest(gap.sums)
+            self.gap, self.last = _Gap(self.at), MODULE_ITEM
         elif kind != ZERO_GRAD_ITEM:
             self._close(MODULE_ITEM if kind == LOSS_ITEM else kind, start)
 

@@ -222,8 +222,10 @@ _OF_SLICES: dict[str, tuple[Column, ...]] = {
     ),
     "loss_targets": columns(
         "classes INTEGER classes that the loss has a probability of, for each target",
-        "targets INTEGER targets",
-        "ignored INTEGER those that are the index which the loss ignores",
+        "targets INTEGER targets of one call",
+        "ignored_index INTEGER target that the loss ignores",
+        "calls INTEGER calls of the loss",
+        "ignored INTEGER targets of all calls that it ignores",
     ),
     "ranges": columns(
         "kind TEXT step, module, forward, backward, optimizer or region",

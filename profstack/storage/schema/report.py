@@ -875,12 +875,25 @@ class PaddingFacts(TypedDict):
     unused: Annotated[int, "those of them behind the longest row of their batch"]
 
 
+class RepeatedFacts(TypedDict):
+    """Calls of one model in the noted steps, and those on the input of the call before."""
+
+    module: Annotated[str, "path of the model"]
+    calls: Annotated[int, "its calls"]
+    on_same_input: Annotated[int, "those with the first input of the call before"]
+    on_all_the_same: Annotated[int, "those with all inputs of a call before"]
+    first: Annotated[Place | None, "where the first one of them is called"]
+    again: Annotated[Place | None, "where the second one is called"]
+
+
 class TargetFacts(TypedDict):
-    """The targets of the losses over most classes."""
+    """The targets of the losses over most classes, in the slices of the layer flops."""
 
     classes: Annotated[int, "classes that the loss has a probability of, for each target"]
-    targets: Annotated[int, "targets in the noted steps"]
+    per_call: Annotated[list[int], "numbers of targets that calls of the loss had"]
+    targets: Annotated[int, "targets of all calls"]
     ignored: Annotated[int, "those that are the index which the loss ignores"]
+    ignored_index: Annotated[int, "that index"]
 
 
 class SetupDevice(TypedDict):
@@ -903,6 +916,9 @@ class SetupNotes(TypedDict, total=False):
     ]
     training_dropouts: Annotated[ModulesOfKind, "layers of dropout in training mode"]
     padding: Annotated[PaddingFacts | None, "padding of token sequences; null without any"]
+    repeated: Annotated[
+        RepeatedFacts | None, "calls of a model on the input of the one before; null without any"
+    ]
     device: Annotated[SetupDevice | None, "CUDA device; null where none was in use"]
 
 

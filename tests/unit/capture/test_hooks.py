@@ -255,6 +255,26 @@ def test_batches_are_timed_in_the_wait_and_errors_pass_as_they_are(hooked):
         assert hooked.told(next, iter(batches), follows=False) == []
 
 
+def test_a_scripts_own_way_to_take_batches_stays(hooked, monkeypatch):
+    original, taken = _BaseDataLoaderIter.__next__, []
+
+    def counted(self):
+        taken.append(1)
+        return own(self)
+
+    for own, on in ((original, OFF), (None, DISCOVER)):
+        hooked.set_mode(on)
+        own = own or _BaseDataLoaderIter.__next__  # ours is inside the script's
+        monkeypatch.setattr(_BaseDataLoaderIter, "__next__", counted)
+        for mode in (DISCOVER, RANGES, DISCOVER, OFF):
+            hooked.set_mode(mode)
+            assert list(DataLoader([1, 2], batch_size=None)) == [1, 2]
+            assert _BaseDataLoaderIter.__next__ is counted
+        assert len(taken) == 4 * 3
+        taken.clear()
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_each_module_and_pass_has_its_range(hooked, follows):
     nets = [model(), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()]
@@ -303,6 +323,23 @@ def test_the_closure_of_an_optimizer_has_a_range_of_its_own(hooked, monkeypatch)
         hooked.ranges(lambda: opt.step(closure))
     assert own_frames(caught.value) == [] or sys.version_info < (3, 11)
     assert (hooked.ranges(work)[CLOSURE_RANGE], given) == (2, [()] * 6)
+
+    # What another optimizer takes may be anything; a closure may have attributes of its own.
+    class Other(torch.optim.SGD):
+        def step(self, model):
+            return model
+
+    class Closure:
+        def __call__(self):
+            return 5
+
+    net, own = model(), Closure()
+    results = []
+    other = Other(net.parameters(), 0.1)
+    assert hooked.ranges(lambda: results.append(other.step(net)))[CLOSURE_RANGE] == 0
+    assert hooked.ranges(lambda: results.append(other.step(closure)))[CLOSURE_RANGE] == 0
+    assert hooked.ranges(lambda: opt.step(own))[CLOSURE_RANGE] == 0
+    assert results == [net, closure]
     # Dynamo guards these hooks for an optimizer that it compiles.
     hooked.set_mode(OFF)
     monkeypatch.setattr(module, "has_compiled", lambda: True)

@@ -186,7 +186,8 @@ def test_the_first_activity_of_a_step_says_how_long_it_waited_and_what_it_was_gi
 
 
 def test_a_loaders_batches_are_added_up_until_the_step_ends(make, moments):
-    events = make("A").events
+    told = make("A")
+    events = told.events
     for asked, waits in ((101.0, 2.0), (105.0, 0.5)):
         moments.now = asked + waits
         events.batch_asked(asked)
@@ -195,6 +196,15 @@ def test_a_loaders_batches_are_added_up_until_the_step_ends(make, moments):
     assert (events.asked, events.loader_s) == (101.0, 2.5)
     events.begin_step()
     assert (events.asked, events.loader_s) == (None, 0.0)
+    # A data set that calls a model ends the wait, and may end the step before.
+    moments.now = 107.0
+    events.first_activity(None, (), {})
+    moments.now = 109.0
+    events.batch_asked(106.5)
+    assert (events.asked, events.loader_s) == (106.5, 0.5)
+    told.log.last = 108.0
+    events.batch_asked(107.5)
+    assert events.loader_s == 0.5
 
 
 def test_the_first_token_is_there_when_the_model_is_called_again(make, moments):

@@ -227,6 +227,16 @@ def test_what_follows_the_optimizers_step_is_taken_from_the_wait_and_from_python
     # The loop asks for its batch after it: the clean steps tell how long that is.
     cut = cut_of(**rows, loader=(0.04, 0.0), clean_wait=0.1, asked=(0.02, 0.05))
     assert [cut.wait, cut.after_step, cut.after_python] == near(0.05, 0.02, 0.015)
+    # Not all of that where something else comes before: it is the upper limit of the lines' share.
+    for text in (LOOP.replace("for x in source", "while True"), LOOP + "    x = draw()\n"):
+        rows = looped("hist.append(1)", text)
+        for before, taken in ((0.02, 0.02), (0.09, 0.075)):
+            asked = (before, 0.01)
+            cut = cut_of(**rows, loader=(0.04, 0.0), clean_wait=0.1, asked=asked)
+            assert cut.after_step == pytest.approx(taken)
+    # Without the loader's ranges no more than the wait.
+    cut = cut_of(**looped("hist.append(1)"), clean_wait=0.1, asked=(0.2, 0.01))
+    assert [cut.wait, cut.after_step] == near(0.0, 0.1)
 
 
 TIMED = Selection([1], "timed", FEWEST_STEPS, 0.03)

@@ -131,7 +131,7 @@ def test_calls_without_a_formula_have_rows_of_their_own():
     assert found == {"aten::mm": (1, 2 * 6 * 6 * 6), "aten::_linalg_solve_ex": (1, None)}
 
 
-def test_targets_that_a_loss_ignores_are_counted_by_number_of_classes():
+def test_targets_that_a_loss_ignores_are_counted_by_number_of_classes(monkeypatch):
     words = torch.tensor([[1, -100, 2], [-100, -100, 0]])
     pixels = torch.tensor([[[1, 255], [0, 255]]])
 
@@ -144,8 +144,14 @@ def test_targets_that_a_loss_ignores_are_counted_by_number_of_classes():
         functional.mse_loss(X, X)
 
     rows = count(step, steps=2).captured.frames["loss_targets"]
-    found = {row["classes"]: (row["targets"], row["ignored"]) for row in rows}
-    assert found == {7: (2 * 12, 2 * (3 + 1)), 4: (2 * 4, 2 * 2)}
+    names = ("classes", "targets", "ignored_index", "calls", "ignored")
+    found = {tuple(row[name] for name in names) for row in rows}
+    assert found == {(7, 6, -100, 2, 6), (7, 6, 2, 2, 2), (4, 4, 255, 2, 4)}
+    # What cannot be read is left alone, and ends nothing.
+    odd = lambda *_: 1 / 0  # noqa: E731
+    monkeypatch.setattr("profstack.readers.flops.counting.can_be_read", odd)
+    captured = count(lambda: (step(), torch.mm(X, X.T))).captured
+    assert (captured.frames["loss_targets"], len(captured.frames["flop_counts"])) == ([], 1)
 
 
 OTHER_BACKWARD = {

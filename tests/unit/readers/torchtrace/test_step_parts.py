@@ -65,8 +65,9 @@ mine 50-900; {FORWARD} aten::ones 300-310 = wait=100 outside=10 rest=790
 step 50-600; {CLOSURE} = wait=50 loss=20 optimizer=-20 rest=400
 # What a closure is seen to do is the loop's, as if it stood before the optimizer's step.
 step 50-600; closure 80-500; {CLOSURE} = wait=70 loss=20 rest=580
-step 50-600; closure 80-500; {CLOSURE}; aten::add 420-430 = wait=70 loss=20 outside=10 rest=570
+step 50-600; closure 80-500; {CLOSURE}; aten::add 420-430 = wait=70 loss=20 clip=10 rest=570
 step 50-990; closure 80-250; {FORWARD} closure 260-500; module:1 350-400 = wait=70 rest=250
+step 50-990; closure 80-450; {BOTH_WAYS} closure 500-900; module:1 550-600 = wait=70 rest=510
 # Before compiled code; a backward function outside a pass.
 Torch-Compiled Region: 0/0 100-200; aten::mul 220-240 = wait=100 outside=20 rest=780
 {FORWARD} aten::mul 220-240 sequence=3; function:X 300-400 {MADE} = wait=100 loss=20 rest=680

@@ -1,0 +1,80 @@
+"""Calls of a model on the input of the call before: which are, and which only look so."""
+
+import pytest
+import torch
+from torch import nn
+
+from profstack.capture import repeated_calls
+from profstack.capture.repeated_calls import RepeatedCalls
+
+X, Y = torch.arange(64.0), torch.arange(64.0)
+LABELS, NONE = torch.tensor([1, 2, 3]), torch.tensor([9, 9, 9])
+MODEL = nn.Linear(1, 1)
+
+
+def noted(*calls, model=MODEL, notes=None):
+    """Figures after calls, each with its inputs and its line; None is a backward pass."""
+    notes = notes or RepeatedCalls(torch)
+    for at, given in enumerate(calls, 1):
+        if given is None:
+            notes.weights_may_change()
+        else:
+            named = bool(given) and isinstance(given[-1], dict)
+            args, kwargs = given if named else (given, {})
+            place = {"file": "sample.py", "line": at}
+            notes.call_begins("Net", model, (args, kwargs), lambda place=place: place)
+    found = notes.facts()
+    if found is None:
+        return None
+    assert found["module"] == "Net"
+    lines = [found[name]["line"] for name in ("first", "again")]
+    return [found["calls"], found["on_same_input"], found["on_all_the_same"], *lines]
+
+
+def test_calls_in_a_row_on_one_input_are_repeated_two_or_three_times():
+    once, other = (X, LABELS), (X, NONE)
+    assert noted(once, other) == [2, 1, 0, 1, 2]
+    assert noted((Y, 1), once, other, once, (Y, 1)) == [5, 2, 1, 2, 3]
+    assert noted(*[once] * 3) == [3, 2, 2, 1, 2]
+    assert noted(*[once] * 4) is None
+    # Not in a row, on copies, after the weights may have changed, or of another model.
+    apart = (once, (Y,), once), (once, (X.clone(), LABELS)), (once, None, once)
+    for calls in (*apart, (once,), (), ((1,), (1,)), ((), ())):
+        assert noted(*calls) is None
+    notes = RepeatedCalls(torch)
+    noted(once, notes=notes)
+    assert noted(once, model=nn.Linear(1, 1), notes=notes) is None
+
+
+def test_what_an_input_is():
+    # Written to in place it is another one; a small one is a flag.
+    values = X.clone()
+    notes = RepeatedCalls(torch)
+    noted((values, 1), notes=notes)
+    values += 1
+    assert noted((values, 1), notes=notes) is None
+    assert noted((values[:63],), (values[:63],)) is None
+    assert noted((values[:64],), (values[:64].view(8, 8),)) is None
+    with torch.inference_mode():
+        inner = torch.ones(8, 8, dtype=torch.int64)
+        assert noted((LABELS, inner, "a"), (NONE, inner, "b")) == [2, 1, 0, 1, 2]
+        assert noted(((inner,), {"t": 1}), ((inner,), {"t": 1})) == [2, 1, 1, 1, 2]
+    # Nothing is known of these but the first input.
+    for odd in ([1], torch.ones(64).to_sparse(), torch.ones(64, device="meta"), nn.Parameter(X)):
+        assert noted((X, odd), (X, odd)) == [2, 1, 0, 1, 2]
+        assert noted((odd,), (odd,)) is None
+
+
+def test_only_so_many_calls_are_looked_at(monkeypatch):
+    monkeypatch.setattr(repeated_calls, "_MOST_NOTED", 3)
+    assert noted(*[(X, at) for at in range(2)], (Y,), (Y,)) == [3, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_inputs_are_left_as_they_are(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    values = torch.ones(64, device=device, requires_grad=True)
+    version = values._version
+    assert noted((values * 1,), (values,)) is None
+    assert (values._version, values.grad, values.grad_fn) == (version, None, None)
