@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from statistics import median
 
-from tests.support.processes import clean_environment
-from tests.support.recorded_runs import TRAIN, report_of, steps_in
+import pytest
+
+from tests.support.processes import clean_environment, run_python
+from tests.support.recorded_runs import SGD, SHORT_PLAN, TRAIN, report_of, steps_in
 
 LAYERS = {"cprofile": "functions", "torch": "operators"}
 FEW = ("--layers", "cprofile,torch")
@@ -94,6 +97,48 @@ def start(folder, *command):
 
 
 PROFSTACK = (sys.executable, "-m", "profstack", "run", "-o", "rec", *FEW, "train.py")
+
+
+PAUSES = f"""\
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+{SGD}
+class Items(Dataset):
+    __len__ = lambda self: 80
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.ones(8)
+def log(loss):
+    time.sleep(0.006)
+model = torch.nn.Linear(8, 8)
+optimizer = SGD(model.parameters(), lr=0.01)
+for x in DataLoader(Items(), batch_size=None):
+    time.sleep(0.002)
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    log(loss)
+"""
+
+
+def test_clean_steps_tell_the_loader_from_what_comes_after_the_step_and_before_the_model(tmp_path):
+    (tmp_path / "pauses.py").write_text(PAUSES, encoding="utf-8")
+    words = ("-m", "profstack", "run", "-q", "-o", "rec", "--layers", "torch,cprofile", *SHORT_PLAN)
+    run_python(*words, "pauses.py", cwd=tmp_path)
+    report = report_of(tmp_path / "rec")
+    counted = set(report["benchmark"]["counted_steps"])
+    steps = [row for row in report["tables"]["steps"] if row["index"] in counted]
+    names = ("wait_s", "before_loader_s", "loader_s")
+    wait, after, loader = (median(row[name] for row in steps) for name in names)
+    # A sleep is not shorter than it says; on a busy machine it is longer.
+    assert 0.006 <= after < 0.009
+    assert 0.004 <= loader < 0.006
+    assert after + loader + 0.002 <= wait
+    parts = {part["name"]: part["seconds"] for part in report["step_bar"]["parts"]}
+    assert parts["data wait"] == pytest.approx(loader, rel=0.15)
+    # The thread is idle in a sleep: that part is told as such.
+    assert parts["idle"] + parts.get("after the step", 0.0) >= after
 
 
 def test_ctrl_c_ends_the_script_and_a_shells_loop_too(tmp_path):
