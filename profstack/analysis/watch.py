@@ -492,6 +492,8 @@ _STEP_PARTS: tuple[tuple[StepPart, str, str], ...] = (
     ("loss", r"nn[/\\]modules[/\\]loss\.py$", ""),
     ("forward", r"nn[/\\]modules[/\\]module\.py$", "call_impl"),
 )
+# Functions that optimizers are given to call: Lightning's, and the usual name of the user's own.
+_CLOSURE = re.compile("closure", re.IGNORECASE)
 _PATTERNS = [
     (part, re.compile(rf"[/\\]torch[/\\]{file}"), re.compile(name))
     for part, file, name in _STEP_PARTS
@@ -517,11 +519,15 @@ def step_parts(recorded: Recorded) -> dict[StepPart, float] | None:
 def step_part_at(stack: Stack) -> tuple[StepPart, int]:
     """Return the part of a step that a stack is in, and the outermost frame that says so.
 
-    "other" is what no frame of torch's explains; its frame is the one behind the last.
+    "other" is what no frame of torch's explains; its frame is the one behind the last. What an
+    optimizer calls by a closure is as if the loop did it itself.
     """
+    closures = (at for at, frame in enumerate(stack) if _CLOSURE.search(frame.name))
+    first = next(closures, len(stack))
     for part, file, name in _PATTERNS:
         for at, frame in enumerate(stack):
-            if file.search(frame.file) and name.search(frame.name):
+            of_closure = part == "optimizer" and at < first < len(stack)
+            if not of_closure and file.search(frame.file) and name.search(frame.name):
                 return part, at
     return "other", len(stack)
 

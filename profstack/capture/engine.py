@@ -31,6 +31,9 @@ from profstack.storage.folder import append_event
 
 _perf_counter, _process_time, _getframe = time.perf_counter, time.process_time, sys._getframe
 
+# Where each call of a model is a step, one slice of the first round has so many: calls in a row
+# tell whether the model is called again on its input.
+CALLS_IN_A_ROW = 6
 # In slices of others the watch samples a step that takes longer than so many usual ones, than a few
 # samples, or than a second where the usual time is not known yet.
 OVERDUE = 5.0
@@ -440,7 +443,8 @@ class Engine:
         )
         if stopped is not None:
             self._budget.spent_s += self._slice_start - stopped
-        self._aim(planned.steps)
+        calls = self.events.counts_calls and planned.kind == "nvtx" and planned.round == 1
+        self._aim(max(planned.steps, CALLS_IN_A_ROW) if calls else planned.steps)
         return True
 
     def _step_began(self) -> float:

@@ -141,6 +141,34 @@ def test_clean_steps_tell_the_loader_from_what_comes_after_the_step_and_before_t
     assert parts["idle"] + parts.get("after the step", 0.0) >= after
 
 
+GUIDED = """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(64, 64)
+    def forward(self, x, label):
+        return self.inner(x) + label
+net = Net().eval()
+with torch.inference_mode():
+    x = torch.randn(64, 64)
+    for _ in range(60):
+        with_label = net(x, torch.ones(1))
+        without = net(x, torch.zeros(1))
+        x = without + 1.0 * (with_label - without)
+"""
+
+
+def test_a_model_that_is_called_twice_on_its_input_is_noted(tmp_path):
+    (tmp_path / "guided.py").write_text(GUIDED, encoding="utf-8")
+    words = ("-m", "profstack", "run", "-q", "-o", "rec", *SHORT_PLAN, "guided.py")
+    run_python(*words, cwd=tmp_path)
+    noted = report_of(tmp_path / "rec")["setup"]["repeated"]
+    assert (noted["module"], noted["on_all_the_same"]) == ("Net", 0)
+    assert noted["on_same_input"] in (2, 3)
+    assert (noted["first"]["line"], noted["again"]["line"]) == (12, 13)
+
+
 def test_ctrl_c_ends_the_script_and_a_shells_loop_too(tmp_path):
     # As from a terminal the signal goes to all; Python ends as by the signal itself: only then
     # does a shell end its loop.

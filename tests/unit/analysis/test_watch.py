@@ -130,6 +130,10 @@ def test_a_few_samples_of_steps_give_no_shares_of_them(made, count):
     assert ((why is not None), watch.step_parts(recorded) is None) == (few, few)
 
 
+def frames(*places):
+    return tuple(watch.Frame(file, line, name, line) for file, line, name in places)
+
+
 def test_a_steps_parts_are_by_the_stacks_of_its_samples(made):
     torch = "/opt/venv/lib/python3.11/site-packages/torch"
     call = (f"{torch}/nn/modules/module.py", 1, "_call_impl")
@@ -139,6 +143,15 @@ def test_a_steps_parts_are_by_the_stacks_of_its_samples(made):
         "backward": [back, call], "optimizer": [(f"{torch}/optim/adam.py", 1, "step")],
         "loss": [call, (f"{torch}/nn/modules/loss.py", 1, "forward")], "forward": [call, FORWARD],
         "other": [(f"{torch}/optim/lr_scheduler.py", 1, "step")]}  # fmt: skip
+    # Lightning makes its step inside the optimizer's.
+    inside = [*stacks["optimizer"], ("/lib/lightning/loops.py", 1, "_wrap_closure")]
+    for part in ("forward", "backward", "data wait"):
+        assert watch.step_part_at(frames(*inside, *stacks[part])) == (part, 2)
+    own = (SCRIPT, 1, "training_step")
+    assert watch.step_part_at(frames(*inside, own)) == ("other", 3)
+    assert watch.step_part_at(frames(own, *stacks["optimizer"])) == ("optimizer", 1)
+    zeroed = (f"{torch}/optim/optimizer.py", 1, "zero_grad")
+    assert watch.step_part_at(frames(*inside, zeroed)) == ("optimizer", 2)
     begins = made.even(60)
     for number, begin in enumerate(begins[:59]):
         stack = list(stacks.values())[number % 6]
