@@ -136,8 +136,8 @@ class Listener:
     """Gets the events of the thread that makes the steps, in slices of a mode `LISTENED`.
 
     This base class does nothing at an event. The `kind` of what is entered and left is `module`,
-    `backward`, `optimizer` or `region`. What was entered last is left first. What ends by an error
-    in the script is never left.
+    `backward`, `optimizer`, `closure` (which an optimizer's step calls) or `region`. What was
+    entered last is left first. What ends by an error in the script is never left.
     """
 
     # Whether regions that need not nest go to `enter_apart` and `leave_apart`, each with a key of

@@ -31,7 +31,7 @@ from profstack.readers.flops import model_copies
 from profstack.readers.flops.counting import COMPILED, Count, CountedStep, Owner, count_row
 from profstack.readers.flops.flops_profiler import FencedFlopsProfiler
 from profstack.readers.torchtrace.bounds import OtherProfilers
-from profstack.storage.schema.column import Record
+from profstack.storage.schema.column import Record, Records
 from profstack.storage.vocabulary import NO_OPERATIONS
 
 COUNTER = "FlopCounterMode"
@@ -172,7 +172,8 @@ class FlopsWrapper(Wrapper):
         ]
         if not rows:
             notes.append(("empty-capture", NO_OPERATIONS))
-        frames = {"flop_counts": rows, "loss_targets": _targets(context.index, kept)}
+        frames: dict[str, Records] = {"flop_counts": rows}
+        frames["loss_targets"] = _targets(context.index, kept)
         return SliceData(frames=frames, notes=notes, holds_all=not count.steps)
 
 

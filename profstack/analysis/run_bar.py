@@ -419,7 +419,7 @@ class _Run:
         waiting = [row for row in self._clean.steps if row["wait_s"] is not None]
         if asked := known(waiting, "loader_s"):
             whole_s = sum(known(waiting, "wall_s"))
-            return min(sum(asked), sum(known(waiting, "wait_s"))) / whole_s
+            return float(min(sum(asked), sum(known(waiting, "wait_s"))) / whole_s)
         if not loading or not waiting:
             return 0.0
         numbers = {row["slice"] for row in loading}

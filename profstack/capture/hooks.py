@@ -420,12 +420,14 @@ class HookedPasses:
         events = self.state.events
         state, begin, end = self.state, events.optimizer_started, events.optimizer_ended
 
-        def started(optimizer: Any) -> None:
+        def started(optimizer: Any, args: Any, kwargs: Any) -> Any:
             begin(optimizer)
-            if (listener := state.active_listener()) is not None:
-                listener.enter("optimizer", type(optimizer).__name__, optimizer)
+            if (listener := state.active_listener()) is None:
+                return None
+            listener.enter("optimizer", type(optimizer).__name__, optimizer)
+            return _with_closure(self._listened, optimizer, args, kwargs)
 
-        def ended(optimizer: Any) -> None:
+        def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
             if state.listener is not None and (listener := state.active_listener()) is not None:
                 listener.leave("optimizer", type(optimizer).__name__)
             end(optimizer)
@@ -434,47 +436,78 @@ class HookedPasses:
 
     def closure_hook(self) -> Any:
         """Return the hook before `Optimizer.step` that gives the calls of a closure a range."""
-        state, range_ = self.state, self.state.range
-        under_dynamo, compiler, _ = state.compiled
-
-        def ranging(closure: Any) -> Any:
-            @functools.wraps(closure, updated=())
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if state.ranging != get_ident():
-                    return closure(*args, **kwargs)
-                try:
-                    with range_(CLOSURE_RANGE):
-                        return closure(*args, **kwargs)
-                except BaseException as error:
-                    strip_frame(error)
-                    raise
-
-            return call
+        state = self.state
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
-            if under_dynamo() or compiler._is_compiling_flag or state.ranging != get_ident():
+            if state.ranging != get_ident():
                 return None
-            if isinstance(kwargs.get("closure"), _PLAIN):
-                return args, {**kwargs, "closure": ranging(kwargs["closure"])}
-            # The first of `args` is the optimizer itself.
-            if len(args) > 1 and isinstance(args[1], _PLAIN) and _takes_closure(optimizer):
-                return (args[0], ranging(args[1]), *args[2:]), kwargs
-            return None
+            return _with_closure(self._ranged, optimizer, args, kwargs)
 
-        return unseen_by_dynamo(state.torch, hook, with_callees=True)
+        return self._hook(hook)
 
-    def _hook(self, report: Callable[[Any], None]) -> Any:
+    def _ranged(self, closure: Any) -> Any:
+        """Return a closure whose calls have a range while ranges are emitted."""
+        state, range_ = self.state, self.state.range
+
+        @functools.wraps(closure, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if state.ranging != get_ident():
+                    return closure(*args, **kwargs)
+                with range_(CLOSURE_RANGE):
+                    return closure(*args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+
+        return call
+
+    def _listened(self, closure: Any) -> Any:
+        """Return a closure whose calls are told to the listener."""
+        state = self.state
+
+        @functools.wraps(closure, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            listener = state.active_listener()
+            try:
+                if listener is None:
+                    return closure(*args, **kwargs)
+                listener.enter("closure", "closure")
+                try:
+                    return closure(*args, **kwargs)
+                finally:
+                    listener.leave("closure", "closure")
+            except BaseException as error:
+                strip_frame(error)
+                raise
+
+        return call
+
+    def _hook(self, report: Callable[[Any, Any, Any], Any]) -> Any:
         under_dynamo, compiler, _ = self.state.compiled
 
-        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not (under_dynamo() or compiler._is_compiling_flag):
-                report(optimizer)
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if under_dynamo() or compiler._is_compiling_flag:
+                return None
+            return report(optimizer, args, kwargs)
 
         return unseen_by_dynamo(self.state.torch, hook, with_callees=True)
 
 
 # Closures without attributes of their own, which a wrapper would not have.
 _PLAIN = (FunctionType, MethodType, functools.partial)
+
+
+def _with_closure(
+    wrap: Callable[[Any], Any], optimizer: Any, args: Any, kwargs: Any
+) -> tuple[Any, Any] | None:
+    """Return the arguments of `Optimizer.step` with their closure wrapped; None without one."""
+    if isinstance(kwargs.get("closure"), _PLAIN):
+        return args, {**kwargs, "closure": wrap(kwargs["closure"])}
+    # The first of `args` is the optimizer itself.
+    if len(args) > 1 and isinstance(args[1], _PLAIN) and _takes_closure(optimizer):
+        return (args[0], wrap(args[1]), *args[2:]), kwargs
+    return None
 
 
 def _takes_closure(optimizer: Any) -> bool:

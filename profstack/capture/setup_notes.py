@@ -62,8 +62,10 @@ class SetupNotes(Listener):
         count = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self._count: Callable[[], int] | None = count
         self._depth = 0
-        # Inside a backward pass or an optimizer's step (a closure) calls are parts of those.
+        # Inside a backward pass or an optimizer's step calls are parts of those, but for what its
+        # closure does: `_around` has what that is inside of.
         self._inside = 0
+        self._around: list[int] = []
         self._before = 0
         self._steps = 0
         # Backward passes: all, those that keep their graph, those under anomaly detection.
@@ -107,6 +109,9 @@ class SetupNotes(Listener):
             self._repeated.weights_may_change()
             if module is not None:
                 self._optimizer(module)
+        elif kind == "closure":
+            self._around.append(self._inside)
+            self._inside = max(self._inside - 1, 0)
 
     def given(self, around: object, args: Any, kwargs: Any) -> None:
         """Keep the inputs of a module's call until it is entered."""
@@ -123,11 +128,14 @@ class SetupNotes(Listener):
                     call.nodes += self._count() - self._before
         elif kind in ("backward", "optimizer"):
             self._inside = max(self._inside - 1, 0)
+        elif kind == "closure" and self._around:
+            self._inside = self._around.pop()
 
     def step_ended(self, number: int) -> None:
         """Note that a step has ended, and with it what an error has left open."""
         self._steps += 1
         self._depth = self._inside = 0
+        self._around.clear()
         self._current = None
         self._padding.forget()
 

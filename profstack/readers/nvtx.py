@@ -124,6 +124,8 @@ class Emitter(Listener):
 
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Begin a range; the outermost module's begins a `forward` too."""
+        if kind == "closure":
+            return
         found = self._known.get((kind, name)) or self._range(kind, name, module)
         if found.opens_forward:
             opened = self._open

@@ -128,7 +128,7 @@ class Owners(Calls):
         """
         if not any(kind == "optimizer" for kind, _ in self._stack) or self._is_stepping():
             return False
-        self._stack = [each for each in self._stack if each[0] != "optimizer"]
+        self._stack = [each for each in self._stack if each[0] not in ("optimizer", "closure")]
         return True
 
     def _is_stepping(self) -> bool:

@@ -119,7 +119,8 @@ def _called_again(scopes: Scopes) -> Ints:
     """Return the closures that are not the first one of their optimizer's step."""
     order = np.lexsort((scopes.events.start[scopes.closures], scopes.holders))
     holders = scopes.holders[order]
-    return scopes.closures[order][1:][holders[1:] == holders[:-1]]
+    again: Ints = scopes.closures[order][1:][holders[1:] == holders[:-1]]
+    return again
 
 
 def _around_closures(scopes: Scopes, containers: Ints) -> Intervals:

@@ -194,6 +194,15 @@ def test_what_is_called_is_listened_to_on_one_thread(hooked):
         *("+backward backward bool", "-backward backward"),
         *("+optimizer SGD SGD", "-optimizer SGD", "+module Broken Broken", "-module Broken"),
     ]
+    hears.heard.clear()
+    hooked.listen(hears)
+    assert sgd().step(lambda: net(x).sum()).item() == 1
+    told = [each.split()[0] for each in hears.heard]
+    inner = ["+module", "+module", "-module", "-module"]
+    assert told == ["+optimizer", "+closure", *inner, "-closure", "-optimizer"]
+    with pytest.raises(ValueError, match="on purpose") as caught:
+        sgd().step(closure=lambda: Broken()(x))
+    assert own_frames(caught.value) == [] or sys.version_info < (3, 11)
 
 
 def test_forward_done_again_in_backward_is_no_outermost_call(hooked):

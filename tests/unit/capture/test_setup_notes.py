@@ -60,8 +60,8 @@ def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
     model = nn.Linear(4, 4)
 
     def happen(events):
-        """`+m` and `-m` are the ends of a call, of a pass (b), a step (o) or a region (r)."""
-        kinds = {"m": "module", "b": "backward", "o": "optimizer", "r": "region"}
+        """`+m` and `-m` are the ends of a call, a pass (b), a step (o), its closure or a region."""
+        kinds = {"m": "module", "b": "backward", "o": "optimizer", "r": "region", "c": "closure"}
         for sign, letter in events.split():
             if sign == "+":
                 noted.enter(kinds[letter], "", model if letter == "m" else None)
@@ -74,6 +74,10 @@ def test_calls_inside_calls_passes_and_optimizers_are_none_of_their_own(noted):
     assert happen("+m +m -m -m +b +b -b +m -m -b +o +b -b +m -m -o +r -r .s") == (1, 3, 1)
     # What an error has ended without a word is over with its step.
     assert happen("+o +m .s +m .s -m -b -o +m -m") == (3, 3, 3)
+    # A closure is the loop's, also one that another optimizer is given; not in a pass.
+    assert happen("+o +c +m -m +b +m -m -b -c +m -m +c +m -m -c -o .s") == (5, 4, 4)
+    assert happen("+o +o +c +c +m -m -c -c +m -m -o -o +b +o +c +m -m -c -o -b .s") == (6, 5, 5)
+    assert happen("+o +c .s +m -m -c +o +m -m -o .s") == (7, 5, 7)
 
 
 def test_passes_that_keep_their_graph_or_are_checked_are_counted(noted):

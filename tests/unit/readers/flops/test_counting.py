@@ -131,6 +131,21 @@ def test_calls_without_a_formula_have_rows_of_their_own():
     assert found == {"aten::mm": (1, 2 * 6 * 6 * 6), "aten::_linalg_solve_ex": (1, None)}
 
 
+def test_what_a_closure_computes_is_the_loops():
+    weight = nn.Parameter(torch.ones(4, 5))
+
+    class Doubling(torch.optim.SGD):
+        def step(self, closure):
+            closure()
+            torch.mm(X, X.T)
+
+    def closure():
+        (X @ weight).sum().backward()
+
+    found = count(lambda: Doubling([weight], 0.1).step(closure)).by_module
+    assert found == {None: (2 * 3 * 4 * 5, 2 * 3 * 4 * 5), "(optimizer)": (2 * 3 * 4 * 3, 0)}
+
+
 def test_targets_that_a_loss_ignores_are_counted_by_number_of_classes(monkeypatch):
     words = torch.tensor([[1, -100, 2], [-100, -100, 0]])
     pixels = torch.tensor([[[1, 255], [0, 255]]])
