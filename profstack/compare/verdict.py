@@ -92,7 +92,7 @@ def no_answer() -> ComparisonVerdict:
 def chosen(
     step: ComparisonVerdict | None, run: ComparisonVerdict | None, run_parts: Sequence[PartChange]
 ) -> ComparisonVerdict:
-    """Return the answer to give: the step's, unless the run alone changed.
+    """Return the answer to give: the step's, unless the run changed for other reasons.
 
     Else the run's parts that changed and that no step explains are added to the sentence.
     """
@@ -110,14 +110,16 @@ def chosen(
     if not beside:
         return step
     told = ("faster", "slower")
-    if step["slug"] in told or run["slug"] not in told:
+    # A step that became faster is not the answer for a run that became slower by something else.
+    if run["slug"] not in told or step["slug"] == run["slug"]:
         words = ", ".join(_seconds_part(part) for part in beside)
         return {**step, "sentence": f"{step['sentence']}; and in the run {words}"}
     before_s, after_s = step["before_s"] or 0.0, step["after_s"] or 0.0
     scale, unit = _scale(max(before_s, after_s))
     times = f"{before_s / scale:.3g} -> {after_s / scale:.3g} {unit}"
-    state = "the same" if step["slug"] == "same" else "not told apart"
-    return {**run, "sentence": f"{run['sentence']}; the step is {state} ({times})"}
+    states = {"same": "is the same", "unclear": "is not told apart"}
+    state = states.get(step["slug"], f"by itself is {step['slug']}")
+    return {**run, "sentence": f"{run['sentence']}; the step {state} ({times})"}
 
 
 def _seconds_part(part: PartChange) -> str:

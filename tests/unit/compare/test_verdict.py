@@ -80,6 +80,8 @@ def answered(slug, sentence):
     ("same", "slower", 0.05, "saving", "of the run; the step is the same (2 -> 3 ms)"),
     ("unclear", "faster", 0.05, "saving", "of the run; the step is not told apart (2 -> 3 ms)"),
     ("slower", "slower", 0.049, "saving", "of the step"),
+    ("slower", "slower", 0.05, "saving", "of the step; and in the run saving +2 s (e.py:3)"),
+    ("faster", "slower", 0.05, "saving", "of the run; the step by itself is faster (2 -> 3 ms)"),
     ("unclear", "slower", 0.05, "steps", "of the step"),
 )
 def test_the_run_is_the_answer_where_it_alone_changed(step, run, share, name, sentence):
