@@ -26,6 +26,7 @@ from profstack.findings.run_costs import run_costs
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_step_bar, add_verdict
+from profstack.findings.wasted_work import called_again, ignored_targets, padding
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Place, Report
 from profstack.storage.schema.trials import TrialReport
@@ -35,8 +36,8 @@ FAMILIES: tuple[reading.Family, ...] = (
     small_operators, compiling, hot_spots, dominating, threads_without_cores, trust, uncounted,
     model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
     inference, anomaly_detection, graph_again,
-    model_setup.float32_without_tf32, model_setup.padding,
-    model_setup.ignored_targets, model_setup.called_again, own_costs, run_costs,
+    model_setup.float32_without_tf32, padding,
+    ignored_targets, called_again, own_costs, run_costs,
 )  # fmt: skip
 
 

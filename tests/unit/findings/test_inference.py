@@ -6,9 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from profstack.findings import inference as module
-from profstack.findings import rules
 from profstack.findings.inference import inference
-from profstack.findings.model_setup import padding
 from profstack.storage.reader import Recorded
 from tests.support import findings as made
 from tests.support.findings import MS, STEP_S, links
@@ -127,20 +125,3 @@ def test_many_requests_of_one_item_each_could_be_one_call(count, batch, is_found
     requests = {"count": count, "p50_s": 7 * MS}
     found = inferred(requests=requests, batch=batch)
     assert [each["slug"] for each in found] == ["grad-in-inference"] + ["batch-of-one"] * is_found
-
-
-# Half of the model's 6 ms, at four fifths of the traced time.
-@cases("unused padded gain_share is_found", "200 300 .2 True; 199 399 0 False",
-       "199 400 .199 True; 99 500 None True; 0 400 None True")  # fmt: skip
-def test_padding_behind_the_longest_row_or_in_most_of_all(unused, padded, gain_share, is_found):
-    modules = rows_of("path depth parameters forward_s backward_s", ("Net", 0, 9, 2 * MS, 4 * MS),
-                      ("Net.a", 1, 9, MS, MS), ("(loss)", 0, None, MS, MS))  # fmt: skip
-    noted = {"inputs": 3, "tokens": 1000, "padded": padded, "unused": unused}
-    report = report_of(padding=noted, tables={"modules": modules})
-    found = padding(None, report)
-    assert bool(found) is is_found
-    for told in found:
-        gain_s = gain_share and gain_share * 6 * MS * made.CALIBRATION
-        assert of(told, "slug gain_s severity line") == near("padding", gain_s, "high", 7)
-        assert ("own longest row" in told["advice"]) is (unused >= 100)
-    assert rules.PADDING.threshold == pytest.approx(0.2)

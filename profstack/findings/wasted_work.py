@@ -1,0 +1,198 @@
+"""Work that a model does for nothing: padding, logits that the loss ignores, a pass made before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from profstack.findings import names, reading, rules
+from profstack.storage.reader import Recorded
+from profstack.storage.schema.report import Finding, Place, Report
+from profstack.storage.schema.rows import OperatorRow
+from profstack.storage.untrusted import json_cell
+from profstack.units import format_share
+
+# Beside what is behind the longest row: padding of this share is worth sorting rows by length.
+_MUCH_PADDING = 0.4
+# With less behind the longest row nothing is promised.
+_LEAST_UNUSED = 0.1
+
+
+@reading.family
+def padding(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where much of the tokens that the model is given is padding."""
+    noted, calls = report["setup"].get("padding"), report["setup"].get("calls")
+    if not noted or not noted["tokens"] or not calls:
+        return
+    unused, padded = noted["unused"] / noted["tokens"], noted["padded"] / noted["tokens"]
+    if unused < rules.PADDING.threshold and padded < _MUCH_PADDING:
+        return
+    models = [row for path, row in reading.module_rows(report).items() if row["parameters"]]
+    whole = sum(
+        reading.figure(row, "forward_s") + reading.figure(row, "backward_s")
+        for row in models
+        if row["depth"] == 0
+    )
+    model_s = reading.calibrated(report, whole)
+    gain_s = unused * model_s if model_s and unused >= _LEAST_UNUSED else None
+    place, collate = calls["place"], names.collate_function(report)
+    advice = "Pad each batch to its own longest row (in collate_fn, or by DataCollatorWithPadding)."
+    if collate is not None and unused >= _LEAST_UNUSED:
+        place, name = collate
+        advice = f"Pad each batch to its own longest row, in {name}{reading.in_brackets(place)}."
+    elif unused < _LEAST_UNUSED:
+        advice = "Put rows of about the same length into one batch, or pack several into one row."
+    yield reading.finding(
+        rules.PADDING,
+        f"{format_share(padded)} of the tokens that the model computes are padding",
+        severity="high",
+        gain_s=gain_s,
+        gain_reason="what shorter rows save is not known",
+        place=names.padding_collate_fn(report) or place,
+        module=calls["module"],
+        evidence=[
+            {
+                **reading.pick(noted, "inputs", "tokens", "padded", "unused"),
+                "padded_share": padded,
+                "unused_share": unused,
+                "link": f"modules/{calls['module']}",
+            }
+        ],
+        advice=f"{advice} {format_share(unused)} of the tokens are behind the longest row of their "
+        "batch.",
+    )
+
+
+# Logits of positions whose targets the loss ignores: tokens that are not masked, prompts, padding.
+# Only the rows that count need to go through the layer that has a logit for each class.
+
+# What the layer, the loss over its logits and their backward passes are made of.
+_PRODUCT = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|addbmm)$")
+_OVER_CLASSES = re.compile(
+    r"aten::(?:mm|addmm|bmm|baddbmm|_log_softmax|_log_softmax_backward_data|nll_loss\w*)$"
+)
+# A product has the classes in its second matrix alone, or in both of the backward pass.
+_IN_PRODUCT = 2
+# Fewer classes are a size that other layers have, too.
+_FEWEST_CLASSES = 1000
+_OF_OPTIMIZER = ("(optimizer)", "(zero_grad)", "(before the optimizer)")
+# Of a model that takes less of the step nothing is said.
+_MUCH_OF_STEP = 0.25
+# Less than this share of a step is no reason to change the model.
+_WORTH_SELECTING = 0.1
+
+
+@reading.family
+def ignored_targets(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where much of what a layer of many classes computes is not used."""
+    noted = report["setup"].get("targets")
+    if not noted or not noted["targets"]:
+        return
+    share, classes = noted["ignored"] / noted["targets"], noted["classes"]
+    on_device = reading.on_accelerator(report)
+    if share < rules.IGNORED_TARGETS.threshold or classes < _FEWEST_CLASSES:
+        return
+    # As many positions as classes: every layer has that size. An idle device waits for the host.
+    if classes in noted["per_call"] or (on_device and not reading.is_device_bound(report)):
+        return
+    rows = _on_logits(report, classes)
+    products = [row for row in rows if _PRODUCT.match(row["name"])]
+    column: Literal["device_s", "calibrated_s"] = "device_s" if on_device else "calibrated_s"
+    logits_s = reading.total(rows, column)
+    gain_s = share * logits_s
+    modules = {row["module"] for row in products}
+    # One layer computes them: where several have its size it is not known which.
+    if len(modules) != 1 or gain_s < _WORTH_SELECTING * step_s:
+        return
+    module = modules.pop()
+    index = noted["ignored_index"]
+    yield reading.finding(
+        rules.IGNORED_TARGETS,
+        f"The loss ignores {format_share(share)} of the positions that logits are computed for",
+        severity=reading.severity_of(gain_s, step_s),
+        gain_s=gain_s,
+        place=_line_of(report, module),
+        module=module,
+        evidence=[
+            {
+                **reading.pick(noted, "classes", "targets", "ignored"),
+                "logits_s": logits_s,
+                "link": f"modules/{module}",
+            }
+        ],
+        advice="Select the positions whose labels count before the layer that computes the logits: "
+        f"wanted = labels != {index}; loss(head(hidden[wanted]), labels[wanted]), with the labels "
+        "as the loss has them. It is the same but for its last digits.",
+    )
+
+
+def _on_logits(report: Report, classes: int) -> list[OperatorRow]:
+    """Return the operators over as many classes; none where another layer has that size, too."""
+    found = []
+    for row in report["tables"]["operators"]:
+        named = _OVER_CLASSES.match(row["name"]) and row["module"] not in _OF_OPTIMIZER
+        if not named or not row["shapes"]:
+            continue
+        sizes = [shape for shape in json_cell(row["shapes"], list[list[object]]) if len(shape) > 1]
+        uses = sum(shape.count(classes) for shape in sizes[-2:])
+        if _PRODUCT.match(row["name"]) and uses > _IN_PRODUCT:
+            return []
+        if uses:
+            found.append(row)
+    return found
+
+
+def _line_of(report: Report, module: str | None) -> Place | None:
+    """Return the user's own line in a module's forward that has most of its operators' time."""
+    rows = [row for row in report["tables"]["module_lines"] if row["module"] == module]
+    times = ((reading.figure(row, "operator_s"), reading.figure(row, "backward_s")) for row in rows)
+    forward = [whole - backward for whole, backward in times]
+    if max(forward, default=0.0) <= 0.0:
+        return None
+    first = rows[forward.index(max(forward))]
+    return {"file": first["file"], "line": first["line"]}
+
+
+# Two calls of a model on one input: with a condition and without, or once more for metrics.
+
+
+@reading.family
+def called_again(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where a model works on the input that it has just worked on."""
+    setup = report["setup"]
+    noted, dropouts = setup.get("repeated"), setup.get("training_dropouts")
+    if not noted or (dropouts and dropouts["count"]):
+        return
+    share = noted["on_same_input"] / noted["calls"]
+    row = reading.module_rows(report).get(noted["module"])
+    whole = row and reading.figure(row, "forward_s") + reading.figure(row, "backward_s")
+    model_s = reading.calibrated(report, whole)
+    if share < rules.CALLED_AGAIN.threshold or (model_s or 0.0) < _MUCH_OF_STEP * step_s:
+        return
+    same = noted["on_all_the_same"] / noted["calls"]
+    first, again = noted["first"], noted["again"]
+    places = " and ".join(dict.fromkeys(reading.in_words(each) for each in (first, again) if each))
+    advice = (
+        "Make one pass where the result of the other is not used, as with a guidance of 1; else "
+        "make both passes at once, with their inputs in one batch (torch.cat)."
+    )
+    if same >= share:
+        advice = "Keep the result of the first call and use it again."
+    yield reading.finding(
+        rules.CALLED_AGAIN,
+        f"{noted['module']} is called twice on the same input",
+        severity=reading.severity_of(share * (model_s or 0.0), step_s),
+        gain_s=same * model_s if model_s and same >= share else None,
+        gain_reason="what of both results is needed is not known",
+        place=again,
+        module=noted["module"],
+        evidence=[
+            {
+                **reading.pick(noted, "calls", "on_same_input", "on_all_the_same"),
+                "again_s": share * (model_s or 0.0),
+                "link": f"modules/{noted['module']}",
+            }
+        ],
+        advice=f"{advice} The calls are at {places}." if places else advice,
+    )
