@@ -310,13 +310,18 @@ def before_first_work(report: Report, wait_s: float, slowed: float) -> list[Func
     return sorted(found, key=lambda each: -each.clean_s)
 
 
-def outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
-    """Return the user's own functions beside the model's work that no other such one calls."""
-    work = {
+def model_work(graph: reading.CallGraph) -> set[reading.FunctionKey]:
+    """Return the functions by which modules, backward passes and optimizers are called."""
+    return {
         key
         for key in graph.rows
         if key.name in _WORK_NAMES and any(part in key.file.replace("\\", "/") for part in _WORK)
     }
+
+
+def outermost(graph: reading.CallGraph) -> list[reading.FunctionKey]:
+    """Return the user's own functions beside the model's work that no other such one calls."""
+    work = model_work(graph)
     called = graph.below_in_part(work, not_by=_DECORATORS) | work
     own = [key for key, row in graph.rows.items() if row["own"] and key not in called]
     apart = [key for key in own if not graph.below([key]) & work]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
 from profstack.findings import reading, rules
-from profstack.findings.data_loading import loaders, outermost
+from profstack.findings.data_loading import loaders, model_work, outermost
 from profstack.findings.step_cut import Cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, StepPart
@@ -52,7 +52,7 @@ def _own_costs(
     if all(each["slug"] != rules.DATA_STARVED.slug for each in report["findings"]):
         yield from _waiting(recorded, step_s)
     count = 0
-    for site in sites or _profiled_sites(report, step_s):
+    for site in sites or _by_size([*_profiled_sites(report, step_s), *_lines(report, step_s)]):
         if site.share < rules.OWN_CODE_COST.threshold or count == _MOST:
             return
         # With less of a step the making of batches is no more than it commonly takes.
@@ -179,7 +179,50 @@ def _profiled_sites(report: Report, step_s: float) -> list[CallSite]:
             share = row["total_s"] * row["calibrated_s"] / row["self_s"] / step_s
             part: StepPart = "data wait" if key in loading else "other"
             sites.append(CallSite(*key, part, min(share, 1.0), {key: 0.0}))
+    return _by_size(sites)
+
+
+_OF_MODELS = re.compile(r"[/\\]torch[/\\]nn[/\\]")
+# What a line of the user's calls by its name: no built-in function, no `__init__`, no lambda.
+_PLAIN = re.compile(r"(?!__)\w+$")
+
+
+def _by_size(sites: Sequence[CallSite]) -> list[CallSite]:
     return sorted(sites, key=lambda site: -site.share)
+
+
+def _lines(report: Report, step_s: float) -> Iterator[CallSite]:
+    """Yield lines of the loop that call a library for something beside the model's work.
+
+    They are known by cProfile: what nothing else calls is called by the loop, on the one line of
+    the user's own that has the function's name.
+    """
+    graph = reading.CallGraph(report)
+    called = {callee for edges in graph.callees.values() for callee, _ in edges}
+    called |= graph.below(loaders(graph))
+    # Losses and what limits gradients is the model's work, too.
+    work = model_work(graph) | {key for key in graph.rows if _OF_MODELS.search(key.file)}
+    for key, row in graph.rows.items():
+        if row["own"] or key in called | work or not _PLAIN.match(key.name):
+            continue
+        if (row["calls"] or 0.0) < _IN_MOST or not (row["self_s"] and row["calibrated_s"]):
+            continue
+        whole_s = row["total_s"] or 0.0
+        # Functions that are put round others may lead to anything, in little time.
+        inside = (graph.rows[each]["total_s"] or 0.0 for each in graph.below([key]) & work)
+        if max(inside, default=0.0) >= _MOSTLY * whole_s:
+            continue
+        share = min(whole_s * row["calibrated_s"] / row["self_s"] / step_s, 1.0)
+        calls = re.compile(rf"(?<!def )\b{re.escape(key.name)}\s*\(")
+        places = [
+            (source["file"], at)
+            for source in report["sources"]
+            for at, text in enumerate((source["text"] or "").splitlines(), 1)
+            if calls.search(text)
+        ]
+        if len(places) == 1:
+            ((file, line),) = places
+            yield CallSite(file, line, None, "other", share, {(file, line, key.name): share})
 
 
 def _is_explained(report: Report, site: CallSite, step_s: float) -> bool:

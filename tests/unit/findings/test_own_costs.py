@@ -52,6 +52,31 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
     assert len(found(site(least, part="data wait"), site(0.99 * least, part="data wait"))) == 1
 
 
+def test_without_samples_a_line_that_calls_a_library_is_known_by_cprofile(monkeypatch):
+    monkeypatch.setattr(module, "watched", lambda recorded: SimpleNamespace(of=lambda phase: []))
+    text = "\n" * 6 + "  job.save_state()\n  norm(x)\n  norm(y)\n  job.save_states()\n"
+
+    def lines(text=text, work=0.0, own=False, calls=0.5, file="/lib/job.py", name="save_state"):
+        save = function(name, 0.1 * STEP_S, 0.5 * STEP_S, file=file, line=3, calls=calls)
+        save |= {"own": own, "calibrated_s": 0.08 * STEP_S}
+        back = function("backward", work * STEP_S, file="/torch/_tensor.py", line=5)
+        zero = function("zero_grad", 0.01 * STEP_S, file="/torch/optim/optimizer.py", line=5)
+        rows = [save, back | {"own": False}, zero | {"own": False}]
+        edges = [call(save, back, work * STEP_S), call(save, zero, 0.01 * STEP_S)]
+        parts = {"sources": [{"file": TRAIN, "text": text}], "findings": []}
+        found = module.own_costs(None, report_of(parts=parts, functions=rows, calls=edges))
+        return [(each["line"], each["evidence"][0]["step_share"]) for each in found]
+
+    assert lines() == [(7, pytest.approx(0.4))]
+    assert len(lines(work=0.249)) == 1
+    for changes in (
+        {"work": 0.25}, {"own": True, "calls": 0.4}, {"calls": 0.49}, {"text": text * 2},
+        {"name": "__init__", "text": "__init__(x)"}, {"name": "norm"}, {"text": None},
+        {"file": "/lib/torch/nn/functional.py"}, {"text": "def save_state():"},
+    ):  # fmt: skip
+        assert lines(**changes) == [], changes
+
+
 def test_no_place_has_more_of_the_step_than_its_part_or_than_its_line_has(monkeypatch):
     def shares(wait, after, *sites, python_s=None, has_loader=False):
         monkeypatch.setattr(module, "call_sites", lambda recorded: list(sites))
