@@ -148,7 +148,7 @@ _WITH_PYTHON = 1.6
 _FUSED_CALLS = 6
 _NO_BANDWIDTH = "the memory bandwidth of this machine is not known, which a fused step is bound by"
 _FOREACH = (
-    "the optimizer works over lists of tensors already: what is left of its calls is not known"
+    "the optimizer works over lists of tensors already: how much a fused one saves is not known"
 )
 _SEVERAL = "several optimizers share the time, and not each of them has a fused implementation"
 # Profiling slows Python and not operators, by less than this.
@@ -177,11 +177,13 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
     if gain is not None and gain < reading.WORTH_TELLING * step_s:
         return
     first = max(able, key=lambda each: each["parameter_bytes"])
+    in_lists = any("_foreach_" in row["name"] for row in rows)
+    way = "in a pass for each operator" if in_lists else "one operator at a time"
     times, parts = _times(report, rows, share * step_s)
     left_s = share * step_s - (gain or 0.0)
     yield reading.finding(
         rules.UNFUSED_OPTIMIZER,
-        f"{first['name']} updates {first['tensors']} tensors one operator at a time",
+        f"{first['name']} updates {first['tensors']} tensors {way}",
         severity=reading.severity_of(share * step_s if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
@@ -389,7 +391,8 @@ def dense_embeddings(recorded: Recorded, report: Report, step_s: float) -> Itera
         ],
         advice="Make it with sparse=True (nn.Embedding and nn.EmbeddingBag take it), and give its "
         "weights to torch.optim.SparseAdam (SGD and Adagrad take sparse gradients too): gradients "
-        "are dense now. Rows that no batch has then keep their averages, so that results differ.",
+        "are dense now. Results differ: then the averages of a row do not change in steps whose "
+        "batch lacks it.",
     )
 
 

@@ -233,9 +233,7 @@ def beside(report: Report, slug: VerdictSlug, lever: Lever | None, share: float 
     if lever is None:
         first = None if slug in rules.WITHOUT_CAUSE else _without_gain(report)
         return f" Beside that: {first['title']}." if first is not None else ""
-    if lever.of_run:
-        return " The first is about the whole run, the second about its steps."
-    if share is not None and lever.share < _HALF * share:
+    if share is not None and not lever.of_run and lever.share < _HALF * share:
         return f" The first is not most of these {format_share(share)}, but should save most."
     return ""
 

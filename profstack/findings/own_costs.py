@@ -285,7 +285,7 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
         rules.OWN_CODE_COST,
         f"{name} takes {share} of each step",
         severity=reading.severity_of(clean_s, step_s),
-        gain_reason="what of it can go is not known",
+        gain_reason="how much of it can be saved is not known",
         place=place,
         layers=["watch" if site.in_hottest else "cprofile"],
         evidence=[
@@ -294,7 +294,8 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
                 **reading.pick(place, "file", "line"),
                 "step_share": site.share,
                 "clean_s": clean_s,
-                "heaviest_line": line,
+                # By cProfile alone no line is known.
+                "heaviest_line": line if site.in_hottest and line != site.line else None,
                 "text": text,
                 "link": reading.to_source({"file": file, "line": line}),
             }

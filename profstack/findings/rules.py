@@ -265,7 +265,7 @@ OWN_CODE_COST = FindingRule(
     "By the watch's samples in the steps, one of the user's functions, or one line of the loop, "
     "takes at least 10 % of the step (in a DataLoader 25 %) outside the forward and backward "
     "passes and the optimizer, and no other rule explains most of that.",
-    "None: what of it can go is not known.",
+    "None: how much of it can be saved is not known.",
     # As for a hot spot: a tenth of the step in one place is worth a look.
     threshold=0.1,
 )

@@ -190,7 +190,7 @@ def _own_code(report: Report) -> Iterator[Finding]:
             line = f"most of it at {line}"
         yield _of_run(
             rule,
-            f"{name} takes {format_share(share)} of the run, beside its usual steps",
+            f"{name} takes {format_share(share)} of the run, outside its steps",
             place,
             wall_s,
             share,

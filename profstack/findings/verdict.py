@@ -290,10 +290,11 @@ def _balanced(found: Measures, step: str) -> str:
 def _overhead(found: Measures, step: str) -> str:
     python, launch = (found[slug].share or 0.0 for slug in (rules.PYTHON, rules.LAUNCH))
     calls = found[rules.LAUNCH].facts.get("calls")
-    often = f", {format_count(round(calls))} a step" if calls else ""
+    often = f", {format_count(round(calls))} times a step" if calls else ""
     return (
         f"{format_share(python + launch)} of {step} is overhead of many small operators: "
-        f"{format_share(python)} Python round them and {format_share(launch)} calling them{often}"
+        f"{format_share(python)} is Python between them and {format_share(launch)} is calling "
+        f"them{often}"
     )
 
 
@@ -550,7 +551,8 @@ def _sureness(
         return "likely", "no step was timed alone"
     margin = lever.share if is_lever and lever is not None else margin
     if reserve is None and (margin is None or margin < rules.LEAST_APART):
-        reserve = "its share is hardly above the limit from which it counts"
+        limit = rules.RULE_OF[slug].threshold if slug in rules.RULE_OF else rules.OVERHEAD_SHARE
+        reserve = f"a cause like this counts from {format_share(limit)} on, and it is hardly more"
         if is_lever:
             reserve = f"it is about {format_share(margin or 0.0)} of the time alone"
     why = reserve or _rough(report)
@@ -671,6 +673,9 @@ def _verdict(
         said = f"{words[0].upper()}{words[1:]}."
     if lever is not None and not is_said:
         title = lever.finding["title"]
+        if lever.of_run and evidence:
+            start = "In its steps" if slug in rules.WITHOUT_CAUSE else "Its steps are"
+            said = f"{start}{':' * (slug in rules.WITHOUT_CAUSE)} {said[0].lower()}{said[1:]}"
         if slug in rules.WITHOUT_CAUSE and not lever.of_run:
             # Without it the first sentence would stand beside the second as no part of it.
             title += ": mending that should save most"

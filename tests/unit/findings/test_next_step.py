@@ -41,7 +41,7 @@ def test_findings_stand_in_the_order_in_which_to_mend_them():
 
 @cases("words slug share gain run_s",
     ("", rules.INPUT, 0.6, 0.3, None), ("not most of these 61 %", rules.INPUT, 0.61, 0.3, None),
-    ("", rules.BALANCED, None, 0.3, None), ("the whole run", rules.INPUT, 0.6, None, 1),
+    ("", rules.BALANCED, None, 0.3, None), ("", rules.INPUT, 0.6, None, 1),
     ("Beside that: T.", rules.INPUT, 0.6, None, None), ("", rules.BALANCED, None, None, None),
 )  # fmt: skip
 def test_one_sentence_says_why_another_thing_is_first(words, slug, share, gain, run_s):
