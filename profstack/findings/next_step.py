@@ -120,6 +120,7 @@ _SIMPLE = frozenset(
 )
 # Where nothing tells what of a time can go.
 _HALF = 0.5
+_LITTLE = 0.2
 
 
 def _step_share(found: Finding) -> float | None:
@@ -155,7 +156,16 @@ def _levers(report: Report) -> list[Lever]:
         for each in report["findings"]
     ]
     known = [each for each in found if each is not None]
+    if any(each["slug"] in _SIMPLE for each in report["findings"]):
+        # A line or two may gain more than a little code of which nobody knows what can go.
+        known = [each for each in known if not _is_little(each)]
     return sorted(known, key=lambda lever: -lever.weight_s)
+
+
+def _is_little(lever: Lever) -> bool:
+    """Whether a lever is a small part of the step, and what of it can go is not known."""
+    is_known = lever.finding["gain_s"] is not None or lever.of_run
+    return not is_known and lever.share < _LITTLE
 
 
 def _of_step(found: Finding, step_s: float, steps_s: float) -> Lever | None:
