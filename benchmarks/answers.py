@@ -273,7 +273,8 @@ def summary(rows: Sequence[tuple[Program, dict[str, Any]]], half: str) -> str:
     return (
         f"{half}: named first {first} of {count} ({first / count:.0%}), among three {three} "
         f"({three / count:.0%}); twins with a false finding {false}; gains within 30 % {near} of "
-        f"{len(ratios)}, bounds ('at most') that hold {held} of {len(bounds)}; runs' bars within {max(bars, default=0.0):.3f} % ({len(bars)} of them)"
+        f"{len(ratios)}, bounds ('at most') that hold {held} of {len(bounds)}; "
+        f"runs' bars within {max(bars, default=0.0):.3f} % ({len(bars)} of them)"
     )
 
 
