@@ -24,7 +24,7 @@ from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack,
 from profstack.privacy import home_relative
 from profstack.storage.reader import PAUSE, Recorded, Row, in_order, known
 from profstack.storage.schema.report import RunFunction, RunPart, RunPartName
-from profstack.storage.vocabulary import BENCH_FACT
+from profstack.storage.vocabulary import BENCH_FACT, WATCH_INTERVAL_S
 from profstack.units import add_up
 
 Span = tuple[float, float]
@@ -218,6 +218,10 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
     ], None
 
 
+# The watch of a script that profstack starts begins as early.
+_AT_ONCE_S = 0.1
+
+
 class _Run:
     """Divides one run; times are since the recording's begin."""
 
@@ -330,12 +334,24 @@ class _Run:
         own = _overlap([self._arming], begin, end)
         self.division.add(PROFSTACK, own)
         seconds, samples = max(end - begin - own, 0.0), self._within(begin, end)
-        if usual == SETUP and not samples:
-            # Without the watch it is only known when torch had been imported.
-            imports_s = min(max(min(self._arming[0], end) - begin, 0.0), seconds)
+        if usual == SETUP:
+            # Before the watch, as in a process that another one starts, it is only known when
+            # torch had been imported.
+            unseen = self._unseen(begin, end, samples)
+            imports_s = min(max(min(self._arming[0], unseen) - begin, 0.0), seconds)
             self.division.add(IMPORTS, imports_s)
-            seconds -= imports_s
+            rest_s = unseen - begin - imports_s - _overlap([self._arming], begin, unseen)
+            rest_s = min(max(rest_s, 0.0), seconds - imports_s) if samples else 0.0
+            self.division.add(SETUP, rest_s)
+            seconds -= imports_s + rest_s
         self.division.add_sampled(self._stacks, samples, seconds, usual)
+
+    def _unseen(self, begin: float, end: float, samples: Sequence[Sample]) -> float:
+        """Return until when the watch had not begun."""
+        if not samples:
+            return end
+        seen = samples[0].t_s - samples[0].weight * WATCH_INTERVAL_S
+        return seen if seen - begin >= _AT_ONCE_S else begin
 
     def _other_phase(self, phase: str | None) -> RunPartName | None:
         """Return the owner of all steps of a phase beside training; None of the steps' own."""

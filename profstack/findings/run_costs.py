@@ -100,8 +100,9 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
         # A first step may be long for other reasons.
         if cost.rule is rules.COMPILATION_COST and compiled_s < row["wall_s"] / 2:
             continue
-        # Without samples nothing says what the set-up does.
-        if cost.part == "model and data set-up" and row["by"] != "samples":
+        # Without samples nothing says what the set-up does, nor a start before the watch began.
+        is_seen = row["by"] == "samples" or cost.rule is not rules.SLOW_START
+        if not is_seen and (report["watch"] or cost.part == "model and data set-up"):
             continue
         if cost.part == "logging and callbacks" and _is_said(report, row):
             continue

@@ -121,3 +121,23 @@ def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
     # Python's own start, and what came before the first step.
     before_s = {"start": 0.5, "model": 0.75}.get(owner[:5], 0.0)
     assert found[owner]["wall_s"] == pytest.approx(3.0 + before_s, abs=0.002)
+
+
+@cases("first weight imports setup sampled", (3.0, 2, 0.5 + 1.6, 3.0 - 1.85, 0.0),
+       (2.0, 15, 0.5 + 1.6, 3.0 - 1.85, 1.15), (0.11, 2, 0.5, 3.0 - 0.25, 3.0 - 0.25),
+       (None, 0, 0.5 + 1.6, 3.0 - 1.85, 0.0))  # fmt: skip
+def test_what_goes_by_before_the_watch_begins_is_nobodys(
+    made, first, weight, imports, setup, sampled
+):
+    # In a process that another one starts: torch arrives at 1.6 s, its steps begin at 3 s.
+    made.writer.facts({"arming": [1.6, 1.85]})
+    if first is not None:
+        made.sample(first, MAIN, DATA, weight=weight)
+    made.now = 3.0
+    made.begins("clean", [0.02] * 5)
+    end = made.now
+    found = parts_of(made, end + 0.5, [end, end])
+    names = ("start-up and imports", "model and data set-up")
+    assert [found[name]["wall_s"] for name in names] == pytest.approx([imports, setup], abs=0.002)
+    seen = sum(row["wall_s"] for row in found[names[1]]["functions"])
+    assert seen == pytest.approx(sampled, abs=0.02)

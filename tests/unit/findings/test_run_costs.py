@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from profstack.findings import rules
+from profstack.findings import run_costs as module
 from profstack.findings.run_costs import run_costs
 from tests.support.findings import TRAIN, report_of
 from tests.support.recordings import Sampled
@@ -128,3 +131,16 @@ def test_starts_of_workers_count_by_their_gaps(tmp_path, starts, weight, run_s, 
         spent = 0.01 * starts * (weight + 1.9)
         gain_s = spent * (starts - 1) / starts
         assert of(told, FIGURES) == near("worker-starts", spent, gain_s, "estimated", *FIT[:2])
+
+
+@pytest.mark.parametrize("by", ["clock", "samples"])
+def test_a_start_that_went_by_before_the_watch_has_no_finding(monkeypatch, by):
+    imports = SimpleNamespace(torch_s=0.0, seconds={}, used={}, later=0, places={})
+    monkeypatch.setattr(module, "_Imports", lambda recorded: imports)
+    row = {"part": "start-up and imports", "wall_s": 30.0, "share": 0.9, "by": by, "times": None}
+    row |= {"longest_s": None, "file": TRAIN, "line": 7, "name": "<module>", "functions": []}
+    parts = {"run_bar": [row], "step": {"count": 50}, "watch": {"samples": 9}}
+    report = report_of(parts=parts | {"processes": {"workers": 0}})
+    monkeypatch.setattr(module, "_worker_starts", lambda recorded, report: [])
+    told = run_costs(SimpleNamespace(table=lambda name: []), report)
+    assert [each["slug"] for each in told] == ["slow-start"] * (by == "samples")
