@@ -8,9 +8,11 @@ is no more than the lines that the function ran can take.
 
 Profiling slows plain Python by up to a factor that was measured in that process. So the truth lies
 between that time over the factor and that time, and below all of the step that the torch layer,
-which slows no Python, saw outside operators. Where these limits are near to each other the gain is
-the function's calibrated own time, or their geometric mean where that is not between them; else it
-is the lower one, and the finding says so.
+which slows no Python, saw outside operators. In a wait that the clean steps measure it is no less
+than what the other functions of the wait leave of it, since cProfile makes these longer and never
+shorter. Where the limits are near to each other the gain is the function's calibrated own time, or
+their geometric mean where that is not between them; else it is the lower one, and the finding says
+so.
 
 Functions never take more than what holds them: those that a DataLoader calls have their part of the
 loading, and the others share the Python of the step's bar, with the wait if they run in it.
@@ -19,6 +21,7 @@ loading, and the others share the Python of the step's bar, with the wait if the
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,7 +29,7 @@ from typing import Any, NamedTuple
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import reading, rules
-from profstack.findings.data_loading import loaders, loading_of, wait_share
+from profstack.findings.data_loading import loaders, loading_of, outermost, wait_share
 from profstack.findings.step_bar import DATA_WAIT, WAITS
 from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report, StepPart
@@ -86,6 +89,23 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
     return reading.total((row for callee, row in called if callee.file == BUILTIN_FILE), "self_s")
 
 
+def _beside_s(graph: reading.CallGraph) -> float:
+    """Return what cProfile saw in a step beside the model's work.
+
+    These are the user's own functions there, and built-in functions that the loop itself calls.
+    """
+    called: dict[reading.FunctionKey, float] = defaultdict(float)
+    for edges in graph.callees.values():
+        for callee, edge in edges:
+            called[callee] += edge["self_s"] or 0.0
+    built_in = (
+        max((row["self_s"] or 0.0) - called[key], 0.0)
+        for key, row in graph.rows.items()
+        if key.file == BUILTIN_FILE
+    )
+    return reading.total((graph.rows[key] for key in outermost(graph)), "total_s") + sum(built_in)
+
+
 class _Holders:
     """What of the clean step functions are held by, in seconds."""
 
@@ -100,6 +120,8 @@ class _Holders:
         self._waited_s = None if share is None else share * step_s
         if loading is not None:
             self._waited_s = loading.load_s
+        # What cProfile saw in the wait: the loading, or all that is done beside the model's work.
+        self._whole_s = whole_s if loading is not None else _beside_s(graph)
         self._python_s = self._outside_s = None
         parts = reading.host_parts(report)
         # The part of the bar that the step begins with; functions outside the model's work can be
@@ -124,6 +146,16 @@ class _Holders:
         row = self._graph.rows[key]
         own_s = (row["self_s"] or 0.0) + _builtins_s(self._graph, key)
         return min(own_s * self._pace, self._waited_s)
+
+    def least_s(self, key: reading.FunctionKey, own_s: float) -> float:
+        """Return what other functions leave of the wait; 0 for what is not in it.
+
+        `own_s` is the function's own time as cProfile saw it, its built-in functions included.
+        """
+        is_loaded = key in self._loaded
+        if self._waited_s is None or is_loaded is (self._pace is None) or self._in_work(key):
+            return 0.0
+        return max(self._waited_s - max(self._whole_s - own_s, 0.0), 0.0)
 
     def part(self, own: _OwnTime) -> StepPart | None:
         """Return the part of the step's bar that holds a function, where it is not its Python."""
@@ -182,7 +214,8 @@ def _own_time(
     outside = reading.calibrated(report, traced_s - inside) if 0 < inside < traced_s else None
     limit_s = held.limit_s(key)
     high_s = min(each for each in (own_s + cheap, outside, limit_s) if each is not None)
-    low_s = min(own_s / slowed + cheap, high_s)
+    seen_s = (row["self_s"] or 0.0) + _builtins_s(graph, key)
+    low_s = min(max(own_s / slowed + cheap, held.least_s(key, seen_s)), high_s)
     agreed = high_s <= _NEAR * low_s
     gain_s = low_s
     if agreed:
