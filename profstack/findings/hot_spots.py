@@ -2,7 +2,8 @@
 
 A function's own time is cProfile's, less what profiling adds to its calls and to those that it
 makes, less the operators that it calls by signs (`a @ b` is no call to cProfile), and with the
-built-in functions that it calls where each takes next to nothing: their price is that of a call. C
+built-in functions that it calls where each takes next to nothing: their price is that of a call. So
+it is with a library's Python that it calls for each item, as `random`'s: at most all of that. C
 code that cProfile does not see (NumPy's ufuncs, methods of Cython) would be in it too, so that it
 is no more than the lines that the function ran can take.
 
@@ -21,6 +22,7 @@ loading, and the others share the Python of the step's bar, with the wait if the
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -33,7 +35,7 @@ from profstack.findings.data_loading import loaders, loading_of, outermost, wait
 from profstack.findings.step_bar import DATA_WAIT, WAITS
 from profstack.storage.reader import Recorded, known_sum
 from profstack.storage.schema.report import Evidence, Finding, Report, StepPart
-from profstack.storage.schema.rows import FunctionRow, ModuleRow
+from profstack.storage.schema.rows import CallRow, FunctionRow, ModuleRow
 from profstack.units import format_count, format_seconds, format_share
 
 # A built-in call this short is the price of the call, whatever it does.
@@ -104,6 +106,28 @@ def _beside_s(graph: reading.CallGraph) -> float:
         if key.file == BUILTIN_FILE
     )
     return reading.total((graph.rows[key] for key in outermost(graph)), "total_s") + sum(built_in)
+
+
+# From so many calls a step on a library's function is a part of the loop that calls it.
+_IN_LOOP = 8.0
+_OPERATORS = re.compile(r"[/\\](?:torch|numpy)[/\\]")
+
+
+def _library_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
+    """Return the time of a library's functions that a function calls again and again.
+
+    They are Python, as those of `random`, and go with the loop that calls them for each item.
+    """
+    called = (
+        edge
+        for callee, edge in graph.callees.get(key, ())
+        if callee in graph.rows
+        and not graph.rows[callee]["own"]
+        and callee.file != BUILTIN_FILE
+        and not _OPERATORS.search(callee.file)
+        and (edge["calls"] or 0.0) >= _IN_LOOP
+    )
+    return reading.total(called, "total_s")
 
 
 class _Holders:
@@ -180,6 +204,19 @@ class _Holders:
         return [each if each.key in self._loaded else each.times(factor) for each in found]
 
 
+def _short_calls(
+    graph: reading.CallGraph, key: reading.FunctionKey, inner_s: float
+) -> list[CallRow]:
+    """Return the calls of built-in functions that take next to nothing beyond `inner_s`."""
+    return [
+        each
+        for callee, each in graph.callees.get(key, ())
+        if callee.file == BUILTIN_FILE
+        and each["calls"]
+        and (each["self_s"] or 0.0) / each["calls"] - inner_s < _SHORT_S
+    ]
+
+
 def _own_time(
     cost: Any, report: Report, graph: reading.CallGraph, key: reading.FunctionKey, held: _Holders
 ) -> _OwnTime | None:
@@ -189,13 +226,9 @@ def _own_time(
     if corrected is None or cost is None:
         return None
     inner_s = cost["builtin"]["inner_s"]
-    cheap = sum(
-        max(0.0, (each["self_s"] or 0.0) - each["calls"] * inner_s)
-        for callee, each in graph.callees.get(key, ())
-        if callee.file == BUILTIN_FILE
-        and each["calls"]
-        and (each["self_s"] or 0.0) / each["calls"] - inner_s < _SHORT_S
-    )
+    short = _short_calls(graph, key, inner_s)
+    cheap = sum(max(0.0, (each["self_s"] or 0.0) - each["calls"] * inner_s) for each in short)
+    library_s = _library_s(graph, key)
     lines = graph.lines_of(key)
     # Of the operators on its lines those that no built-in call made were made by signs.
     by_sign = reading.total(lines, "operator_s") - _builtins_s(graph, key)
@@ -213,8 +246,10 @@ def _own_time(
     inside = reading.total(report["tables"]["operators"], "self_s")
     outside = reading.calibrated(report, traced_s - inside) if 0 < inside < traced_s else None
     limit_s = held.limit_s(key)
-    high_s = min(each for each in (own_s + cheap, outside, limit_s) if each is not None)
-    seen_s = (row["self_s"] or 0.0) + _builtins_s(graph, key)
+    most_s = own_s + cheap + library_s
+    high_s = min(each for each in (most_s, outside, limit_s) if each is not None)
+    seen_s = (row["self_s"] or 0.0) - max(0.0, by_sign) + reading.total(short, "self_s")
+    seen_s += library_s
     low_s = min(max(own_s / slowed + cheap, held.least_s(key, seen_s)), high_s)
     agreed = high_s <= _NEAR * low_s
     gain_s = low_s

@@ -27,6 +27,10 @@ def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, c
     functions, edges = [row], []
     for at, (count, self_s) in enumerate(builtins):
         edges.append(call(row, made.built_in(f"b{at}", 1.0), calls=count, self_s=self_s))
+    for file, count, library_ms in more.pop("libraries", ()):
+        called = function("randrange", 0.1 * MS, library_ms * MS, file=file, line=70)
+        functions.append(called)
+        edges.append(call(row, called, library_ms * MS, calls=count))
     if batches:
         whole_s = 1.5 * MS * batches / 0.8
         functions.append(function("__next__", 1e-5, whole_s, file=made.LOADER))
@@ -111,6 +115,20 @@ def test_a_function_takes_what_others_leave_of_the_wait():
     called = ((1.0, 1 * MS),)
     (told,) = told_of(5, factor=3.0, wait_ms=4, builtins=called)
     assert told["evidence"][0]["own_low_s"] == 4 * MS
+
+
+def test_a_librarys_python_that_is_called_for_each_item_is_a_part_of_the_loop():
+    for file, count, more_ms in (
+        ("/lib/random.py", 8, 2), ("/lib/random.py", 7.9, 0), (TRAIN, 8, 0),
+        ("/lib/torch/nn/x.py", 8, 0), ("/lib/numpy/x.py", 8, 0),
+    ):  # fmt: skip
+        (told,) = told_of(5, factor=3.0, libraries=[(file, count, 2)])
+        low_high = of(told["evidence"][0], "own_low_s own_high_s")
+        assert low_high == ms(5 / 3, 5 + more_ms), file
+    # All of it is in the function's own part of a wait.
+    known = {"libraries": [("/lib/random.py", 8, 2)], "wait_ms": 6}
+    (told,) = told_of(5, factor=3.0, **known)
+    assert of(told["evidence"][0], "own_low_s own_high_s") == ms(6, 7)
 
 
 def test_short_built_in_calls_are_python():
