@@ -34,6 +34,8 @@ _perf_counter, _process_time, _getframe = time.perf_counter, time.process_time, 
 # Where each call of a model is a step, one slice of the first round has so many: calls in a row
 # tell whether the model is called again on its input.
 CALLS_IN_A_ROW = 6
+# Of longer calls a script may not make many.
+SHORT_CALL_S = 0.1
 # In slices of others the watch samples a step that takes longer than so many usual ones, than a few
 # samples, or than a second where the usual time is not known yet.
 OVERDUE = 5.0
@@ -443,9 +445,17 @@ class Engine:
         )
         if stopped is not None:
             self._budget.spent_s += self._slice_start - stopped
-        calls = self.events.counts_calls and planned.kind == "nvtx" and planned.round == 1
-        self._aim(max(planned.steps, CALLS_IN_A_ROW) if calls else planned.steps)
+        self._aim(
+            max(planned.steps, CALLS_IN_A_ROW) if self._notes_calls(planned) else planned.steps
+        )
         return True
+
+    def _notes_calls(self, planned: SlicePlan) -> bool:
+        """Return whether the slice is the one in which calls in a row are looked at."""
+        if not self.events.counts_calls or planned.kind != "nvtx" or planned.round != 1:
+            return False
+        clean_s = self.arming.clean_mean_s()
+        return clean_s is not None and clean_s < SHORT_CALL_S
 
     def _step_began(self) -> float:
         """Return when the step in progress began; no sooner than the slice."""

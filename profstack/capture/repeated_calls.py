@@ -12,18 +12,19 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from profstack.guard import is_scripts
 from profstack.models import can_be_read
 
 # A smaller input is a flag or a number; what is read of a larger one would take too long.
-_FEWEST, _MOST = 64, 1 << 24
+_FEWEST, _MOST = 64, 1 << 22
 # Calls of a module that are looked at: a step may make very many.
 _MOST_NOTED = 1000
 # More calls on one input are a loop over something else, as tokens that are decoded.
 _MOST_CALLS = 3
 
 Place = dict[str, str | int]
-# What tells a tensor: where it lies, its shape, and what its values add up to.
-_Tensor = tuple[int, tuple[int, ...], float]
+# What tells a tensor: where it lies, its shape, and what its values add up to, also by place.
+_Tensor = tuple[int, tuple[int, ...], float, float]
 # All inputs of a call, and where it is.
 _Call = tuple[list[object], Place | None]
 
@@ -54,8 +55,9 @@ class RepeatedCalls:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._modules: dict[int, _Repeated] = {}
-        # The first input of each module's latest call, and the calls on it in a row.
-        self._rows: dict[int, tuple[_Tensor | None, list[_Call]]] = {}
+        # The inputs of each module's latest call up to its first large one, and the calls in a row
+        # on the same.
+        self._rows: dict[int, tuple[list[object], list[_Call]]] = {}
 
     def call_begins(
         self,
@@ -63,17 +65,27 @@ class RepeatedCalls:
         module: Any,
         given: tuple[tuple[Any, ...], dict[str, Any]],
         place: Callable[[], Place | None],
+        circumstances: object = None,
     ) -> None:
-        """Look at the inputs of an outermost call; `place` tells where it is."""
+        """Look at the inputs of an outermost call; `place` tells where it is.
+
+        In other circumstances (gradients, training mode) a call gives another result.
+        """
         counts = self._modules.setdefault(id(module), _Repeated(name))
         if counts.calls == _MOST_NOTED:
             return
         counts.calls += 1
         args, kwargs = given
-        inputs = [self._told(value) for value in (*args, *kwargs.values())]
-        tensors = (each for each in inputs if isinstance(each, tuple) and prod(each[1]) >= _FEWEST)
-        first, (latest, calls) = next(tensors, None), self._rows.get(id(module), (None, []))
-        if first is None or first != latest:
+        inputs = [circumstances, *map(self._told, (*args, *kwargs.values()))]
+        large = (
+            at
+            for at, each in enumerate(inputs)
+            if isinstance(each, tuple) and len(each) == 4 and prod(each[1]) >= _FEWEST
+        )
+        # Without a large one nothing equals this call.
+        first = inputs[: next(large, -1) + 1] or [object()]
+        latest, calls = self._rows.get(id(module), ([], []))
+        if first != latest:
             counts.add(calls)
             calls = []
         self._rows[id(module)] = first, [*calls, (inputs, place())]
@@ -85,13 +97,24 @@ class RepeatedCalls:
         self._rows.clear()
 
     def facts(self) -> dict[str, object] | None:
-        """Return the counts of the module with most repeated calls; None where there is none."""
-        self.weights_may_change()
+        """Return the counts of the module with most repeated calls; None where there is none.
+
+        Calls in a row that has not ended may be a loop on one input.
+        """
         most = max(self._modules.values(), key=lambda each: each.on_same_input, default=None)
         return asdict(most) if most is not None and most.on_same_input > 0 else None
 
     def _told(self, value: Any) -> object:
         """Return what tells a tensor, a plain value itself, and of all else what nothing equals."""
+        try:
+            return self._sums(value)
+        except Exception as error:
+            # Tensors of vmap, quantized ones and others have no sums.
+            if is_scripts(error):
+                raise
+            return object()
+
+    def _sums(self, value: Any) -> object:
         torch = self._torch
         if isinstance(value, (bool, int, float, str, type(None))):
             return value
@@ -99,6 +122,11 @@ class RepeatedCalls:
             return object()
         if value.numel() > _MOST or value.is_complex() or not can_be_read(torch, value):
             return object()
+        # A mode of the script's, or the flops layer's, would see these operators.
+        if torch._C._len_torch_dispatch_stack():
+            return object()
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            total = float(value.detach().sum(dtype=torch.float64))
-        return value.data_ptr(), tuple(value.shape), total
+            values = value.detach().flatten().double()
+            places = torch.arange(1, len(values) + 1, dtype=torch.float64, device=values.device)
+            sums = float(values.sum()), float(values @ places)
+        return value.data_ptr(), tuple(value.shape), *sums

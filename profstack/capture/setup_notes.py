@@ -92,8 +92,10 @@ class SetupNotes(Listener):
                 self._call_begins(name, module)
                 if given is not None:
                     self._padding.call_begins(module, *given)
-                    if self._current is not None and self._current.has_parameters:
-                        self._repeated.call_begins(name, module, given, self._place)
+                    call = self._current
+                    if call is not None and call.has_parameters:
+                        key = call.training, call.grad, call.inference_mode, call.autocast
+                        self._repeated.call_begins(name, module, given, self._place, key)
             elif given is not None:
                 self._padding.embedding_begins(module, given[0])
             self._depth += 1

@@ -111,7 +111,13 @@ def chosen(
         return step
     told = ("faster", "slower")
     # A step that became faster is not the answer for a run that became slower by something else.
-    if run["slug"] not in told or step["slug"] == run["slug"]:
+    change_s = (run["after_s"] or 0.0) - (run["before_s"] or 0.0)
+    explained_s = sum(part["difference_s"] for part in beside)
+    is_other = step["slug"] not in told or (
+        step["slug"] != run["slug"]
+        and 2.0 * explained_s * math.copysign(1.0, change_s) > abs(change_s)
+    )
+    if run["slug"] not in told or not is_other:
         words = ", ".join(_seconds_part(part) for part in beside)
         return {**step, "sentence": f"{step['sentence']}; and in the run {words}"}
     before_s, after_s = step["before_s"] or 0.0, step["after_s"] or 0.0

@@ -91,11 +91,20 @@ def _builtins_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
     return reading.total((row for callee, row in called if callee.file == BUILTIN_FILE), "self_s")
 
 
-def _beside_s(graph: reading.CallGraph) -> float:
-    """Return what cProfile saw in a step beside the model's work.
+def _beside_s(report: Report, graph: reading.CallGraph) -> float:
+    """Return what was seen in a step beside the model's work; infinite where lines are not known.
 
-    These are the user's own functions there, and built-in functions that the loop itself calls.
+    By cProfile these are the user's own functions there, and built-in functions that the loop calls
+    itself. The loop's own lines, with a library's Python that they call, the torch layer followed.
     """
+    lines = [row for row in report["tables"]["module_lines"] if row["module"] in (None, "(wait)")]
+    if not lines:
+        return math.inf
+    loop_s = sum(
+        row["python_s"] or 0.0
+        for row in lines
+        if (around := graph.function_around(row)) is None or around not in graph.rows
+    )
     called: dict[reading.FunctionKey, float] = defaultdict(float)
     for edges in graph.callees.values():
         for callee, edge in edges:
@@ -105,7 +114,8 @@ def _beside_s(graph: reading.CallGraph) -> float:
         for key, row in graph.rows.items()
         if key.file == BUILTIN_FILE
     )
-    return reading.total((graph.rows[key] for key in outermost(graph)), "total_s") + sum(built_in)
+    own_s = reading.total((graph.rows[key] for key in outermost(graph)), "total_s")
+    return loop_s + own_s + sum(built_in)
 
 
 # From so many calls a step on a library's function is a part of the loop that calls it.
@@ -113,21 +123,34 @@ _IN_LOOP = 8.0
 _OPERATORS = re.compile(r"[/\\](?:torch|numpy)[/\\]")
 
 
-def _library_s(graph: reading.CallGraph, key: reading.FunctionKey) -> float:
+def _library_s(graph: reading.CallGraph, key: reading.FunctionKey, inner_s: float) -> float:
     """Return the time of a library's functions that a function calls again and again.
 
-    They are Python, as those of `random`, and go with the loop that calls them for each item.
+    They go with the loop that calls them for each item. They are Python, as those of `random`, and
+    call no built-in function that takes its time.
     """
     called = (
         edge
         for callee, edge in graph.callees.get(key, ())
         if callee in graph.rows
-        and not graph.rows[callee]["own"]
         and callee.file != BUILTIN_FILE
-        and not _OPERATORS.search(callee.file)
         and (edge["calls"] or 0.0) >= _IN_LOOP
+        and _is_plain(graph, callee, inner_s)
     )
     return reading.total(called, "total_s")
+
+
+def _is_plain(graph: reading.CallGraph, key: reading.FunctionKey, inner_s: float) -> bool:
+    """Whether a library's function is Python throughout."""
+    for each in {key, *graph.below([key])}:
+        row = graph.rows.get(each)
+        if row is None or each.file == BUILTIN_FILE:
+            continue
+        built_in = [c for c, edge in graph.callees.get(each, ()) if c.file == BUILTIN_FILE]
+        is_short = len(_short_calls(graph, each, inner_s)) == len(built_in)
+        if row["own"] is not False or _OPERATORS.search(each.file) or not is_short:
+            return False
+    return True
 
 
 class _Holders:
@@ -145,7 +168,7 @@ class _Holders:
         if loading is not None:
             self._waited_s = loading.load_s
         # What cProfile saw in the wait: the loading, or all that is done beside the model's work.
-        self._whole_s = whole_s if loading is not None else _beside_s(graph)
+        self._whole_s = whole_s if loading is not None else _beside_s(report, graph)
         self._python_s = self._outside_s = None
         parts = reading.host_parts(report)
         # The part of the bar that the step begins with; functions outside the model's work can be
@@ -228,7 +251,7 @@ def _own_time(
     inner_s = cost["builtin"]["inner_s"]
     short = _short_calls(graph, key, inner_s)
     cheap = sum(max(0.0, (each["self_s"] or 0.0) - each["calls"] * inner_s) for each in short)
-    library_s = _library_s(graph, key)
+    library_s = _library_s(graph, key, inner_s)
     lines = graph.lines_of(key)
     # Of the operators on its lines those that no built-in call made were made by signs.
     by_sign = reading.total(lines, "operator_s") - _builtins_s(graph, key)

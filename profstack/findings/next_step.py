@@ -156,10 +156,15 @@ def _levers(report: Report) -> list[Lever]:
         for each in report["findings"]
     ]
     known = [each for each in found if each is not None]
-    if any(each["slug"] in _SIMPLE for each in report["findings"]):
+    if any(map(_is_simple, report["findings"])):
         # A line or two may gain more than a little code of which nobody knows what can go.
         known = [each for each in known if not _is_little(each)]
     return sorted(known, key=lambda lever: -lever.weight_s)
+
+
+def _is_simple(found: Finding) -> bool:
+    """Whether a finding's remedy is a line or two, and what it gains is not known."""
+    return found["slug"] in _SIMPLE and found["gain_s"] is None
 
 
 def _is_little(lever: Lever) -> bool:
@@ -208,7 +213,7 @@ def _of_run(found: Finding, run_s: float) -> Lever | None:
 
 def _without_gain(report: Report) -> Finding | None:
     """Return the finding to begin with where none has a gain: a simple one, else a severe one."""
-    simple = (each for each in report["findings"] if each["slug"] in _SIMPLE)
+    simple = filter(_is_simple, report["findings"])
     severe = (each for each in report["findings"] if each["severity"] == "high")
     return next(simple, None) or next(severe, None)
 

@@ -7,9 +7,10 @@ on which line, or cProfile where these are too few; what other rules explain bet
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
@@ -18,6 +19,7 @@ from profstack.findings.data_loading import loaders, model_work, outermost
 from profstack.findings.step_cut import Cut
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, StepPart
+from profstack.storage.vocabulary import OPTIMIZER, STEP_PARTS
 from profstack.units import format_count, format_share
 
 # Rules that say more of the same time than that it is spent.
@@ -183,8 +185,6 @@ def _profiled_sites(report: Report, step_s: float) -> list[CallSite]:
 
 
 _OF_MODELS = re.compile(r"[/\\]torch[/\\]nn[/\\]")
-# What a line of the user's calls by its name: no built-in function, no `__init__`, no lambda.
-_PLAIN = re.compile(r"(?!__)\w+$")
 
 
 def _by_size(sites: Sequence[CallSite]) -> list[CallSite]:
@@ -194,16 +194,20 @@ def _by_size(sites: Sequence[CallSite]) -> list[CallSite]:
 def _lines(report: Report, step_s: float) -> Iterator[CallSite]:
     """Yield lines of the loop that call a library for something beside the model's work.
 
-    They are known by cProfile: what nothing else calls is called by the loop, on the one line of
-    the user's own that has the function's name.
+    They are known by cProfile: what nothing else calls is called by the loop, on the one line in it
+    that has the function's name. It is the loop with the optimizer's step.
     """
+    called_at = _calls_in_loop(report)
+    if not called_at:
+        return
     graph = reading.CallGraph(report)
     called = {callee for edges in graph.callees.values() for callee, _ in edges}
-    called |= graph.below(loaders(graph))
+    # A progress bar round a loader is called for the next batch.
+    called |= graph.below(loaders(graph)) | graph.above(loaders(graph))
     # Losses and what limits gradients is the model's work, too.
     work = model_work(graph) | {key for key in graph.rows if _OF_MODELS.search(key.file)}
     for key, row in graph.rows.items():
-        if row["own"] or key in called | work or not _PLAIN.match(key.name):
+        if row["own"] is not False or key in called | work or len(called_at[key.name]) != 1:
             continue
         if (row["calls"] or 0.0) < _IN_MOST or not (row["self_s"] and row["calibrated_s"]):
             continue
@@ -213,16 +217,32 @@ def _lines(report: Report, step_s: float) -> Iterator[CallSite]:
         if max(inside, default=0.0) >= _MOSTLY * whole_s:
             continue
         share = min(whole_s * row["calibrated_s"] / row["self_s"] / step_s, 1.0)
-        calls = re.compile(rf"(?<!def )\b{re.escape(key.name)}\s*\(")
-        places = [
-            (source["file"], at)
-            for source in report["sources"]
-            for at, text in enumerate((source["text"] or "").splitlines(), 1)
-            if calls.search(text)
-        ]
-        if len(places) == 1:
-            ((file, line),) = places
-            yield CallSite(file, line, None, "other", share, {(file, line, key.name): share})
+        ((file, line),) = called_at[key.name]
+        yield CallSite(file, line, None, "other", share, {(file, line, key.name): 0.0})
+
+
+def _calls_in_loop(report: Report) -> Mapping[str, set[tuple[str, int]]]:
+    """Return the lines of the loop with the optimizer's step, by the names that they call."""
+    found: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    of_optimizer = STEP_PARTS[OPTIMIZER]
+    rows = (row for row in report["tables"]["module_lines"] if row["module"] == of_optimizer)
+    step = max(rows, key=reading.line_s, default=None)
+    text = reading.text_of_file(report, step["file"]) if step is not None else None
+    tree = reading.parse_source(text) if text else None
+    if step is None or tree is None:
+        return found
+    loops = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        and node.lineno <= step["line"] <= (node.end_lineno or node.lineno)
+    ]
+    for loop in sorted(loops, key=lambda node: -node.lineno)[:1]:
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                found[name].add((step["file"], node.lineno))
+    return found
 
 
 def _is_explained(report: Report, site: CallSite, step_s: float) -> bool:

@@ -163,12 +163,11 @@ IGNORED_TARGETS = FindingRule(
 CALLED_AGAIN = FindingRule(
     "called-again",
     "A model is called again on the same input",
-    "At least a quarter of a model's calls in the noted steps have the first input of the call "
-    "before (the same memory with the same values), two or three in a row, with no backward pass "
-    "or optimizer's step between, and its calls take at least a quarter of the clean step. Not "
-    "where its dropout is on: then the results differ, on purpose.",
-    "Estimated where all inputs were the same: the time of these calls. None where others differ: "
-    "what of both results is needed is not known.",
+    "At least a quarter of a model's calls in the noted steps have the first large input of the "
+    "call before (the same memory with the same values), two or three in a row, in the same modes, "
+    "with no backward pass or optimizer's step between, and its forward passes take at least a "
+    "quarter of the clean step. Not where its dropout is on: then the results differ, on purpose.",
+    "None: what of both results is needed is not known.",
     threshold=0.25,
 )
 NO_KV_CACHE = FindingRule(

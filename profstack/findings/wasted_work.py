@@ -166,24 +166,24 @@ def called_again(recorded: Recorded, report: Report, step_s: float) -> Iterator[
         return
     share = noted["on_same_input"] / noted["calls"]
     row = reading.module_rows(report).get(noted["module"])
-    whole = row and reading.figure(row, "forward_s") + reading.figure(row, "backward_s")
-    model_s = reading.calibrated(report, whole)
+    model_s = reading.calibrated(report, row and row["forward_s"])
     if share < rules.CALLED_AGAIN.threshold or (model_s or 0.0) < _MUCH_OF_STEP * step_s:
         return
-    same = noted["on_all_the_same"] / noted["calls"]
     first, again = noted["first"], noted["again"]
     places = " and ".join(dict.fromkeys(reading.in_words(each) for each in (first, again) if each))
     advice = (
         "Make one pass where the result of the other is not used, as with a guidance of 1; else "
         "make both passes at once, with their inputs in one batch (torch.cat)."
     )
-    if same >= share:
-        advice = "Keep the result of the first call and use it again."
+    if noted["on_all_the_same"] >= noted["on_same_input"]:
+        advice = (
+            "All inputs are the same: keep the result of the first call and use it again, unless "
+            "the model is changed between the calls or draws random numbers."
+        )
     yield reading.finding(
         rules.CALLED_AGAIN,
         f"{noted['module']} is called twice on the same input",
         severity=reading.severity_of(share * (model_s or 0.0), step_s),
-        gain_s=same * model_s if model_s and same >= share else None,
         gain_reason="what of both results is needed is not known",
         place=again,
         module=noted["module"],

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profstack.capture import repeated_calls
 from profstack.capture.repeated_calls import RepeatedCalls
@@ -12,8 +13,11 @@ LABELS, NONE = torch.tensor([1, 2, 3]), torch.tensor([9, 9, 9])
 MODEL = nn.Linear(1, 1)
 
 
-def noted(*calls, model=MODEL, notes=None):
-    """Figures after calls, each with its inputs and its line; None is a backward pass."""
+def noted(*calls, model=MODEL, notes=None, modes=(), ended=True):
+    """Figures after calls, each with its inputs and its line; None is a backward pass.
+
+    There is one at the end, too, unless they have not `ended`.
+    """
     notes = notes or RepeatedCalls(torch)
     for at, given in enumerate(calls, 1):
         if given is None:
@@ -22,7 +26,10 @@ def noted(*calls, model=MODEL, notes=None):
             named = bool(given) and isinstance(given[-1], dict)
             args, kwargs = given if named else (given, {})
             place = {"file": "sample.py", "line": at}
-            notes.call_begins("Net", model, (args, kwargs), lambda place=place: place)
+            mode = modes[at - 1] if modes else None
+            notes.call_begins("Net", model, (args, kwargs), lambda place=place: place, mode)
+    if ended:
+        notes.weights_may_change()
     found = notes.facts()
     if found is None:
         return None
@@ -42,27 +49,50 @@ def test_calls_in_a_row_on_one_input_are_repeated_two_or_three_times():
     for calls in (*apart, (once,), (), ((1,), (1,)), ((), ())):
         assert noted(*calls) is None
     notes = RepeatedCalls(torch)
-    noted(once, notes=notes)
+    noted(once, notes=notes, ended=False)
     assert noted(once, model=nn.Linear(1, 1), notes=notes) is None
+    # A row that goes on may be a loop on one input.
+    assert noted(once, other, ended=False) is None
+    assert noted(once, other, (Y, 1), ended=False) == [3, 1, 0, 1, 2]
+    # With gradients and without the results differ.
+    assert noted(once, once, modes=("grad", "no grad")) is None
+    assert noted(once, once, modes=("grad", "grad")) == [2, 1, 1, 1, 2]
 
 
 def test_what_an_input_is():
     # Written to in place it is another one; a small one is a flag.
     values = X.clone()
     notes = RepeatedCalls(torch)
-    noted((values, 1), notes=notes)
+    noted((values, 1), notes=notes, ended=False)
     values += 1
+    assert noted((values, 1), notes=notes, ended=False) is None
+    values.copy_(values.flip(0).clone())
     assert noted((values, 1), notes=notes) is None
+    # Another small one before it makes another call; what comes after may differ.
+    assert noted((LABELS, X), (NONE, X)) is None
     assert noted((values[:63],), (values[:63],)) is None
     assert noted((values[:64],), (values[:64].view(8, 8),)) is None
     with torch.inference_mode():
         inner = torch.ones(8, 8, dtype=torch.int64)
-        assert noted((LABELS, inner, "a"), (NONE, inner, "b")) == [2, 1, 0, 1, 2]
+        assert noted((LABELS, inner, "a"), (LABELS, inner, "b")) == [2, 1, 0, 1, 2]
         assert noted(((inner,), {"t": 1}), ((inner,), {"t": 1})) == [2, 1, 1, 1, 2]
     # Nothing is known of these but the first input.
     for odd in ([1], torch.ones(64).to_sparse(), torch.ones(64, device="meta"), nn.Parameter(X)):
         assert noted((X, odd), (X, odd)) == [2, 1, 0, 1, 2]
         assert noted((odd,), (odd,)) is None
+
+
+def test_what_has_no_sums_or_would_be_seen_by_others_is_unknown():
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen, found = [], []
+    torch.vmap(lambda x: (found.append(noted((x,), (x,))), x)[1])(torch.ones(2, 64))
+    with Mode():
+        found.append(noted((X,), (X,)))
+    assert (found, seen) == ([None] * 2, [])
 
 
 def test_only_so_many_calls_are_looked_at(monkeypatch):

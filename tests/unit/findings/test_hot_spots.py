@@ -27,10 +27,12 @@ def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, c
     functions, edges = [row], []
     for at, (count, self_s) in enumerate(builtins):
         edges.append(call(row, made.built_in(f"b{at}", 1.0), calls=count, self_s=self_s))
-    for file, count, library_ms in more.pop("libraries", ()):
+    for file, count, library_ms, inner_us in more.pop("libraries", ()):
         called = function("randrange", 0.1 * MS, library_ms * MS, file=file, line=70)
-        functions.append(called)
+        functions.append(called | {"own": file == TRAIN})
         edges.append(call(row, called, library_ms * MS, calls=count))
+        inner = made.built_in("getrandbits", 1.0)
+        edges.append(call(called, inner, calls=count, self_s=count * (inner_us * 1e-6 + INNER_S)))
     if batches:
         whole_s = 1.5 * MS * batches / 0.8
         functions.append(function("__next__", 1e-5, whole_s, file=made.LOADER))
@@ -38,6 +40,9 @@ def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, c
     others = enumerate(more.pop("others_ms", ()), 90)
     functions += [function("other", each * MS, line=at) for at, each in others]
     wait_s = 1.5 * MS if batches else more.pop("wait_ms", 0.0) * MS
+    loop_ms = more.pop("loop_ms", 0.0)
+    loop = {"module": None, "file": TRAIN, "line": 99, "python_s": loop_ms and loop_ms * MS}
+    more["module_lines"] = [loop] if loop_ms is not None else []
     loader = {"source": "torch", "path": ASKED, "calls": batches, "wall_s": 1.875 * MS * batches}
     known = {"calls": lines_run, "operator_s": on_lines_s, "python_s": 0.1 * MS, "file": file}
     report = report_of(
@@ -112,21 +117,26 @@ def test_a_function_takes_what_others_leave_of_the_wait():
     ):
         (told,) = told_of(5, factor=3.0, others_ms=others_ms, wait_ms=wait_ms)
         assert of(told["evidence"][0], "own_low_s own_high_s") == ms(low_ms, 5)
-    called = ((1.0, 1 * MS),)
-    (told,) = told_of(5, factor=3.0, wait_ms=4, builtins=called)
-    assert told["evidence"][0]["own_low_s"] == 4 * MS
+    # A millisecond in a built-in function, on the loop's own lines, and lines that nobody followed.
+    for known, low_ms in (
+        ({"builtins": ((1.0, 1 * MS),)}, 4), ({"loop_ms": 1}, 3), ({"loop_ms": None}, 5 / 3),
+    ):  # fmt: skip
+        (told,) = told_of(5, factor=3.0, wait_ms=4, **known)
+        assert [told["evidence"][0]["own_low_s"]] == ms(low_ms), known
 
 
 def test_a_librarys_python_that_is_called_for_each_item_is_a_part_of_the_loop():
-    for file, count, more_ms in (
-        ("/lib/random.py", 8, 2), ("/lib/random.py", 7.9, 0), (TRAIN, 8, 0),
-        ("/lib/torch/nn/x.py", 8, 0), ("/lib/numpy/x.py", 8, 0),
+    for file, count, inner_us, more_ms in (
+        ("/lib/random.py", 8, 0.9, 2), ("/lib/random.py", 7.9, 0.9, 0), (TRAIN, 8, 0.9, 0),
+        ("/lib/torch/nn/x.py", 8, 0.9, 0), ("/lib/numpy/x.py", 8, 0.9, 0),
+        # It decodes, say.
+        ("/lib/PIL/x.py", 8, 1.1, 0),
     ):  # fmt: skip
-        (told,) = told_of(5, factor=3.0, libraries=[(file, count, 2)])
+        (told,) = told_of(5, factor=3.0, libraries=[(file, count, 2, inner_us)])
         low_high = of(told["evidence"][0], "own_low_s own_high_s")
         assert low_high == ms(5 / 3, 5 + more_ms), file
     # All of it is in the function's own part of a wait.
-    known = {"libraries": [("/lib/random.py", 8, 2)], "wait_ms": 6}
+    known = {"libraries": [("/lib/random.py", 8, 2, 0.5)], "wait_ms": 6}
     (told,) = told_of(5, factor=3.0, **known)
     assert of(told["evidence"][0], "own_low_s own_high_s") == ms(6, 7)
 

@@ -52,15 +52,17 @@ def test_one_sentence_says_why_another_thing_is_first(words, slug, share, gain, 
     assert (words in said, bool(said)) == (True, bool(words))
 
 
-@cases("share gain simple is_first", "0.19 None 1 False; 0.2 None 1 True; 0.19 None 0 True",
-       "0.05 0.05 1 True")  # fmt: skip
+@cases("share gain simple of_simple is_first", "0.19 None 1 None False; 0.2 None 1 None True",
+       "0.19 None 0 None True; 0.05 0.05 1 None True; 0.19 None 1 0.01 True")  # fmt: skip
 def test_a_simple_remedy_is_before_a_little_code_of_which_nobody_knows_what_can_go(
-    share, gain, simple, is_first
+    share, gain, simple, of_simple, is_first
 ):
     rows = rows_of("slug severity", ("own", "medium"), **KNOWN, run_s=None, gain_reason=None)
     rows[0] |= {"gain_s": gain and gain * STEP_S, "evidence": [{"step_share": share}]}
     other = rows_of("slug severity", (rules.PADDING.slug, "medium"), **KNOWN, run_s=None)
     report = report_of(parts={"run_bar": [{"part": "steps", "wall_s": 1.0}]})
-    report["findings"] = rows + [each | {"gain_s": None} for each in other * simple]
+    of_simple = of_simple and of_simple * STEP_S
+    more = {"gain_s": of_simple, "gain_reason": None}
+    report["findings"] = rows + [each | more for each in other * simple]
     assert (module.lever_of(report) is not None) is is_first
     assert (module.in_order(report)[0]["slug"] == "own") is is_first

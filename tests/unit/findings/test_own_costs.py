@@ -8,9 +8,9 @@ from profstack.analysis.call_sites import CallSite
 from profstack.findings import own_costs as module
 from profstack.findings import rules
 from profstack.findings.step_cut import Cut
-from tests.support.findings import MS, STEP_S, TRAIN, call, function, links, report_of
+from tests.support.findings import LOADER, MS, STEP_S, TRAIN, call, function, links, report_of
 from tests.support.recordings import Sampled
-from tests.support.tables import cases, near, of
+from tests.support.tables import cases, near, of, rows_of
 
 LIMIT = rules.OWN_CODE_COST.threshold
 
@@ -54,25 +54,45 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
 
 def test_without_samples_a_line_that_calls_a_library_is_known_by_cprofile(monkeypatch):
     monkeypatch.setattr(module, "watched", lambda recorded: SimpleNamespace(of=lambda phase: []))
-    text = "\n" * 6 + "  job.save_state()\n  norm(x)\n  norm(y)\n  job.save_states()\n"
+    text = (
+        "for epoch in range(9):\n"
+        "  for x in data:\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    if step % 2:\n"
+        "      job.save_state()  # not job.load(\n"
+        "    norm(x, norm(y))\n"
+        "    norm(y)\n"
+        "  job.report()\n"
+    )
 
-    def lines(text=text, work=0.0, own=False, calls=0.5, file="/lib/job.py", name="save_state"):
+    def lines(text=text, work=0.0, own=False, calls=0.5, file="/lib/job.py", name="save_state",
+              at=4, loads=False):  # fmt: skip
         save = function(name, 0.1 * STEP_S, 0.5 * STEP_S, file=file, line=3, calls=calls)
         save |= {"own": own, "calibrated_s": 0.08 * STEP_S}
         back = function("backward", work * STEP_S, file="/torch/_tensor.py", line=5)
         zero = function("zero_grad", 0.01 * STEP_S, file="/torch/optim/optimizer.py", line=5)
         rows = [save, back | {"own": False}, zero | {"own": False}]
         edges = [call(save, back, work * STEP_S), call(save, zero, 0.01 * STEP_S)]
+        if loads:
+            rows.append(function("__next__", 0.01 * STEP_S, file=LOADER) | {"own": False})
+            edges.append(call(save, rows[-1], 0.01 * STEP_S))
+        of_step = [("(optimizer)", 1, 0.1), ("(optimizer)", at, 0.2), ("Net", 9, 0.9)]
+        of_step = rows_of("module line python_s", *of_step, file=TRAIN, operator_s=0.0)
         parts = {"sources": [{"file": TRAIN, "text": text}], "findings": []}
-        found = module.own_costs(None, report_of(parts=parts, functions=rows, calls=edges))
+        tables = {"functions": rows, "calls": edges, "module_lines": of_step}
+        found = module.own_costs(None, report_of(parts=parts, **tables))
+        assert all(each["layers"] == ["cprofile"] for each in found)
         return [(each["line"], each["evidence"][0]["step_share"]) for each in found]
 
-    assert lines() == [(7, pytest.approx(0.4))]
+    assert lines() == [(6, pytest.approx(0.4))]
     assert len(lines(work=0.249)) == 1
+    # Work of the model's, the user's own, what is rare, and what has no one line in the loop.
     for changes in (
-        {"work": 0.25}, {"own": True, "calls": 0.4}, {"calls": 0.49}, {"text": text * 2},
-        {"name": "__init__", "text": "__init__(x)"}, {"name": "norm"}, {"text": None},
-        {"file": "/lib/torch/nn/functional.py"}, {"text": "def save_state():"},
+        {"work": 0.25}, {"own": True, "calls": 0.4}, {"own": None}, {"calls": 0.49},
+        {"name": "norm"}, {"name": "load"}, {"name": "report"}, {"text": None}, {"at": 10},
+        {"file": "/lib/torch/nn/functional.py"}, {"text": "x = 1"}, {"text": "for"},
+        {"loads": True},
     ):  # fmt: skip
         assert lines(**changes) == [], changes
 
