@@ -76,14 +76,14 @@ class RepeatedCalls:
             return
         counts.calls += 1
         args, kwargs = given
-        inputs = [circumstances, *map(self._told, (*args, *kwargs.values()))]
+        inputs = [self._told(value) for value in (*args, *kwargs.values())]
         large = (
             at
             for at, each in enumerate(inputs)
-            if isinstance(each, tuple) and len(each) == 4 and prod(each[1]) >= _FEWEST
+            if isinstance(each, tuple) and prod(each[1]) >= _FEWEST
         )
         # Without a large one nothing equals this call.
-        first = inputs[: next(large, -1) + 1] or [object()]
+        first = [circumstances, *(inputs[: next(large, -1) + 1] or [object()])]
         latest, calls = self._rows.get(id(module), ([], []))
         if first != latest:
             counts.add(calls)

@@ -55,8 +55,9 @@ def test_calls_in_a_row_on_one_input_are_repeated_two_or_three_times():
     assert noted(once, other, ended=False) is None
     assert noted(once, other, (Y, 1), ended=False) == [3, 1, 0, 1, 2]
     # With gradients and without the results differ.
-    assert noted(once, once, modes=("grad", "no grad")) is None
-    assert noted(once, once, modes=("grad", "grad")) == [2, 1, 1, 1, 2]
+    grad, plain = (True, True, False, None), (True, False, False, None)
+    assert noted(once, once, modes=(grad, plain)) is None
+    assert noted(once, once, modes=(grad, grad)) == [2, 1, 1, 1, 2]
 
 
 def test_what_an_input_is():
