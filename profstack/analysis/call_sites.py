@@ -20,6 +20,7 @@ from profstack.analysis.watch import (
     Stack,
     Sum,
     Watched,
+    closure_at,
     step_part_at,
     watched,
 )
@@ -84,12 +85,18 @@ def call_sites(recorded: Recorded) -> list[CallSite]:
 
 
 def _around(seen: Watched, sums: Sequence[Sum]) -> frozenset[Hashable]:
-    """Return the user's functions, and their lines, that hold most of the steps' work."""
+    """Return the user's functions, and their lines, that hold most of the steps' work.
+
+    So does what an optimizer's closure calls first, as Lightning does `training_step`.
+    """
+    bodies: set[Hashable] = set()
     held: dict[StepPart, dict[Hashable, float]] = defaultdict(lambda: defaultdict(float))
     weights: dict[StepPart, float] = defaultdict(float)
     for each in sums:
         part, at = step_part_at(each.stack)
         weights[part] += each.weight
+        if body := seen.own(each.stack[closure_at(each.stack) :]):
+            bodies |= {body[0].function, (body[0].file, body[0].line)}
         own = seen.own(each.stack[:at])
         lines = {(frame.file, frame.line) for frame in own}
         for place in {frame.function for frame in own} | lines:
@@ -100,7 +107,8 @@ def _around(seen: Watched, sums: Sequence[Sum]) -> frozenset[Hashable]:
         work = _WORK
     least = _MOST * sum(weights[part] for part in work)
     places = {place for part in work for place in held[part]}
-    return frozenset(place for place in places if sum(held[part][place] for part in work) > least)
+    most = {place for place in places if sum(held[part][place] for part in work) > least}
+    return frozenset(most | bodies)
 
 
 def _site(

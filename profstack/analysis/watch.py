@@ -522,14 +522,19 @@ def step_part_at(stack: Stack) -> tuple[StepPart, int]:
     "other" is what no frame of torch's explains; its frame is the one behind the last. What an
     optimizer calls by a closure is as if the loop did it itself.
     """
-    closures = (at for at, frame in enumerate(stack) if _CLOSURE.search(frame.name))
-    first = next(closures, len(stack))
+    first = closure_at(stack)
     for part, file, name in _PATTERNS:
         for at, frame in enumerate(stack):
             of_closure = part == "optimizer" and at < first < len(stack)
             if not of_closure and file.search(frame.file) and name.search(frame.name):
                 return part, at
     return "other", len(stack)
+
+
+def closure_at(stack: Stack) -> int:
+    """Return the place of an optimizer's closure on a stack; behind the last frame without one."""
+    closures = (at for at, frame in enumerate(stack) if _CLOSURE.search(frame.name))
+    return next(closures, len(stack))
 
 
 def few_samples(recorded: Recorded) -> str | None:

@@ -37,6 +37,8 @@ _MOST = 3
 _UNSEEN_S = 0.01
 # Calls per step of a function that is called in most of them.
 _IN_MOST = 0.5
+# Of a library's: one that saves at every second step may be seen in one of three.
+_IN_MANY = 0.3
 
 
 def own_costs(recorded: Recorded, report: Report, sites: Sequence[CallSite] = ()) -> list[Finding]:
@@ -209,7 +211,7 @@ def _lines(report: Report, step_s: float) -> Iterator[CallSite]:
     for key, row in graph.rows.items():
         if row["own"] is not False or key in called | work or len(called_at[key.name]) != 1:
             continue
-        if (row["calls"] or 0.0) < _IN_MOST or not (row["self_s"] and row["calibrated_s"]):
+        if (row["calls"] or 0.0) < _IN_MANY or not (row["self_s"] and row["calibrated_s"]):
             continue
         whole_s = row["total_s"] or 0.0
         # Functions that are put round others may lead to anything, in little time.

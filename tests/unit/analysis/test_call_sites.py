@@ -41,3 +41,20 @@ def test_each_sample_is_of_the_outermost_function_beside_the_work(tmp_path):
     assert (first.file, first.line, first.hottest) == (SCRIPT, 1, (SCRIPT, 45, "mix"))
     assert first.in_hottest == pytest.approx(18 / whole)
     assert next(site for site in found if site.name is None).line == 71
+
+
+def test_what_a_closure_calls_first_is_the_loop(tmp_path):
+    step = (SCRIPT, 80, "training_step")
+    inside = (UPDATE, (TORCH.replace("torch", "lightning") + "/x.py", 1, "_wrap_closure"))
+    stacks = (
+        (20, *inside, step, CALL, FORWARD), (20, *inside, BACK), (10, UPDATE),
+        (30, *inside, step, (SCRIPT, 95, "update_confusion")), (5, *inside, step),
+    )  # fmt: skip
+    made = Sampled(tmp_path / "rec")
+    at = iter(made.even(85))
+    for count, *stack in stacks:
+        for _ in range(count):
+            made.sample(next(at) + 0.01, MODULE, FIT, *stack, weight=1)
+    found = {(site.name, site.part): site.share for site in call_sites(made.recorded())}
+    expected = {("forward", "forward"): 20, ("update_confusion", "other"): 30, (None, "other"): 5}
+    assert found == pytest.approx({site: count / 85 for site, count in expected.items()})

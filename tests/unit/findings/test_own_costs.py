@@ -66,7 +66,7 @@ def test_without_samples_a_line_that_calls_a_library_is_known_by_cprofile(monkey
         "  job.report()\n"
     )
 
-    def lines(text=text, work=0.0, own=False, calls=0.5, file="/lib/job.py", name="save_state",
+    def lines(text=text, work=0.0, own=False, calls=0.3, file="/lib/job.py", name="save_state",
               at=4, loads=False):  # fmt: skip
         save = function(name, 0.1 * STEP_S, 0.5 * STEP_S, file=file, line=3, calls=calls)
         save |= {"own": own, "calibrated_s": 0.08 * STEP_S}
@@ -89,7 +89,7 @@ def test_without_samples_a_line_that_calls_a_library_is_known_by_cprofile(monkey
     assert len(lines(work=0.249)) == 1
     # Work of the model's, the user's own, what is rare, and what has no one line in the loop.
     for changes in (
-        {"work": 0.25}, {"own": True, "calls": 0.4}, {"own": None}, {"calls": 0.49},
+        {"work": 0.25}, {"own": True, "calls": 0.4}, {"own": None}, {"calls": 0.29},
         {"name": "norm"}, {"name": "load"}, {"name": "report"}, {"text": None}, {"at": 10},
         {"file": "/lib/torch/nn/functional.py"}, {"text": "x = 1"}, {"text": "for"},
         {"loads": True},
