@@ -96,7 +96,7 @@ def _around(seen: Watched, sums: Sequence[Sum]) -> frozenset[Hashable]:
         part, at = step_part_at(each.stack)
         weights[part] += each.weight
         if body := seen.own(each.stack[closure_at(each.stack) :]):
-            bodies |= {body[0].function, (body[0].file, body[0].line)}
+            bodies.add(body[0].function)
         own = seen.own(each.stack[:at])
         lines = {(frame.file, frame.line) for frame in own}
         for place in {frame.function for frame in own} | lines:

@@ -204,10 +204,11 @@ def _lines(report: Report, step_s: float) -> Iterator[CallSite]:
         return
     graph = reading.CallGraph(report)
     called = {callee for edges in graph.callees.values() for callee, _ in edges}
-    # A progress bar round a loader is called for the next batch.
-    called |= graph.below(loaders(graph)) | graph.above(loaders(graph))
-    # Losses and what limits gradients is the model's work, too.
+    called |= graph.below(loaders(graph))
+    # Losses and what limits gradients is the model's work, too. A progress bar round a loader is
+    # called for the next batch.
     work = model_work(graph) | {key for key in graph.rows if _OF_MODELS.search(key.file)}
+    work |= set(loaders(graph))
     for key, row in graph.rows.items():
         if row["own"] is not False or key in called | work or len(called_at[key.name]) != 1:
             continue

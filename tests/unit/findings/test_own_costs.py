@@ -75,8 +75,9 @@ def test_without_samples_a_line_that_calls_a_library_is_known_by_cprofile(monkey
         rows = [save, back | {"own": False}, zero | {"own": False}]
         edges = [call(save, back, work * STEP_S), call(save, zero, 0.01 * STEP_S)]
         if loads:
-            rows.append(function("__next__", 0.01 * STEP_S, file=LOADER) | {"own": False})
-            edges.append(call(save, rows[-1], 0.01 * STEP_S))
+            batch = function("__next__", 0.3 * STEP_S, file=LOADER) | {"own": False}
+            rows.append(batch)
+            edges.append(call(save, batch, 0.3 * STEP_S))
         of_step = [("(optimizer)", 1, 0.1), ("(optimizer)", at, 0.2), ("Net", 9, 0.9)]
         of_step = rows_of("module line python_s", *of_step, file=TRAIN, operator_s=0.0)
         parts = {"sources": [{"file": TRAIN, "text": text}], "findings": []}
