@@ -122,8 +122,8 @@ class RepeatedCalls:
             return object()
         if value.numel() > _MOST or value.is_complex() or not can_be_read(torch, value):
             return object()
-        # A mode of the script's, or the flops layer's, would see these operators.
-        if torch._C._len_torch_dispatch_stack():
+        # A profiler or a mode of the script's, or the flops layer's, would see these operators.
+        if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
             return object()
         with torch._C.DisableTorchFunction(), torch.no_grad():
             values = value.detach().flatten().double()
