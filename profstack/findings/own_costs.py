@@ -16,10 +16,9 @@ from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
 from profstack.findings import reading, rules
 from profstack.findings.data_loading import loaders, model_work, outermost
-from profstack.findings.step_cut import Cut
+from profstack.findings.step_cut import Cut, loop_around, optimizer_line
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report, StepPart
-from profstack.storage.vocabulary import OPTIMIZER, STEP_PARTS
 from profstack.units import format_count, format_share
 
 # Rules that say more of the same time than that it is spent.
@@ -227,24 +226,16 @@ def _lines(report: Report, step_s: float) -> Iterator[CallSite]:
 def _calls_in_loop(report: Report) -> Mapping[str, set[tuple[str, int]]]:
     """Return the lines of the loop with the optimizer's step, by the names that they call."""
     found: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    of_optimizer = STEP_PARTS[OPTIMIZER]
-    rows = (row for row in report["tables"]["module_lines"] if row["module"] == of_optimizer)
-    step = max(rows, key=reading.line_s, default=None)
+    step = optimizer_line(report)
     text = reading.text_of_file(report, step["file"]) if step is not None else None
     tree = reading.parse_source(text) if text else None
     if step is None or tree is None:
         return found
-    loops = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
-        and node.lineno <= step["line"] <= (node.end_lineno or node.lineno)
-    ]
-    for loop in sorted(loops, key=lambda node: -node.lineno)[:1]:
-        for node in ast.walk(loop):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                found[name].add((step["file"], node.lineno))
+    loop = loop_around(tree, step["line"])
+    for node in ast.walk(loop) if loop is not None else ():
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            found[name].add((step["file"], node.lineno))
     return found
 
 

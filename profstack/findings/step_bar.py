@@ -31,7 +31,7 @@ from profstack.units import add_up, format_share
 
 DEVICE_DATA_WAIT, HOST_LATE, START = "data wait", "host late", "start of step"
 # The step parts that are an optimizer's.
-_OPTIMIZER = ("(optimizer)", "(zero_grad)", "(before the optimizer)")
+OF_OPTIMIZER = ("(optimizer)", "(zero_grad)", "(before the optimizer)")
 _COMMUNICATION = re.compile("nccl|rccl", re.IGNORECASE)
 
 
@@ -108,7 +108,7 @@ def _kernel_parts(
 def _part_of(row: ModuleRow) -> StepPart:
     """Return the part of a step that the forward work of a row belongs to."""
     path, kind = row["path"], (row["type"] or "").lower()
-    if path in _OPTIMIZER:
+    if path in OF_OPTIMIZER:
         return "optimizer"
     if path == "(loss)" or (kind.endswith(("loss", "criterion")) and not row["parameters"]):
         return "loss"

@@ -40,7 +40,7 @@ from profstack.storage.reader import (
     sums,
 )
 from profstack.storage.schema.report import Place, Report
-from profstack.storage.schema.rows import FunctionRow, StepRow
+from profstack.storage.schema.rows import FunctionRow, ModuleLineRow, StepRow
 
 # Why the torch layer has no slice however many steps a script makes, and what helps then.
 
@@ -150,6 +150,8 @@ _HOOKS = frozenset(
     ("on_train_batch_end", "on_batch_end", "on_step_end", "on_log", "on_train_step_end")
 )
 
+Loop = ast.For | ast.AsyncFor | ast.While
+
 # What is asked of models and optimizers alone.
 _OF_TRAINING = frozenset(("step", "zero_grad", "parameters", "train", "eval", "state_dict"))
 # What a file defines or imports.
@@ -177,8 +179,7 @@ class AfterStep(NamedTuple):
 def after_step(report: Report) -> AfterStep | None:
     """Return what such statements take; None where there are none, or no lines were followed."""
     rows, names = report["tables"]["module_lines"], vocabulary.STEP_PARTS
-    of_optimizer = (row for row in rows if row["module"] == names[vocabulary.OPTIMIZER])
-    step = max(of_optimizer, key=reading.line_s, default=None)
+    step = optimizer_line(report)
     # The statements after the step in its loop that make no input.
     text = reading.text_of_file(report, step["file"]) if step is not None else None
     after = _without_input(text, step["line"]) if text and step is not None else _NOTHING_AFTER
@@ -230,17 +231,26 @@ class _After(NamedTuple):
 _NOTHING_AFTER = _After((), False)
 
 
+def optimizer_line(report: Report) -> ModuleLineRow | None:
+    """Return the user's own line with most of the optimizer's time."""
+    rows, name = report["tables"]["module_lines"], vocabulary.STEP_PARTS[vocabulary.OPTIMIZER]
+    return max((row for row in rows if row["module"] == name), key=reading.line_s, default=None)
+
+
+def loop_around(tree: ast.AST, line: int) -> Loop | None:
+    """Return the innermost loop with a line in it."""
+    loops = (node for node in ast.walk(tree) if isinstance(node, Loop))
+    around = (loop for loop in loops if line in _lines(loop))
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
 @cache
 def _without_input(text: str, step: int) -> _After:
     tree = reading.parse_source(text)
-    if tree is None:
+    loop = loop_around(tree, step) if tree is not None else None
+    if tree is None or loop is None:
         return _NOTHING_AFTER
     nodes = list(ast.walk(tree))
-    loops = (node for node in nodes if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
-    around = (loop for loop in loops if step in _lines(loop))
-    loop = max(around, key=lambda node: node.lineno, default=None)
-    if loop is None:
-        return _NOTHING_AFTER
     # Several statements on one line have one time.
     last = [at for at, each in enumerate(loop.body) if step in _lines(each)] or [len(loop.body)]
     header = [loop.test] if isinstance(loop, ast.While) else [loop.iter, loop.target]

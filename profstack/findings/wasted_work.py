@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from profstack.findings import names, reading, rules
+from profstack.findings.step_bar import OF_OPTIMIZER
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report
 from profstack.storage.schema.rows import OperatorRow
@@ -76,7 +77,6 @@ _OVER_CLASSES = re.compile(
 _IN_PRODUCT = 2
 # Fewer classes are a size that other layers have, too.
 _FEWEST_CLASSES = 1000
-_OF_OPTIMIZER = ("(optimizer)", "(zero_grad)", "(before the optimizer)")
 # Of a model that takes less of the step nothing is said.
 _MUCH_OF_STEP = 0.25
 # Less than this share of a step is no reason to change the model.
@@ -131,7 +131,7 @@ def _on_logits(report: Report, classes: int) -> list[OperatorRow]:
     """Return the operators over as many classes; none where another layer has that size, too."""
     found = []
     for row in report["tables"]["operators"]:
-        named = _OVER_CLASSES.match(row["name"]) and row["module"] not in _OF_OPTIMIZER
+        named = _OVER_CLASSES.match(row["name"]) and row["module"] not in OF_OPTIMIZER
         if not named or not row["shapes"]:
             continue
         sizes = [shape for shape in json_cell(row["shapes"], list[list[object]]) if len(shape) > 1]
