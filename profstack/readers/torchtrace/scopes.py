@@ -54,7 +54,7 @@ class Scopes:
     `nearest` is the innermost mark around an event (itself, if it is one), `above` the innermost
     one around a mark. `scope` is the module call a mark's time goes to, or below 0 the number of
     a step part; `owner` the number of its module or step part. `closures` are the positions of
-    optimizers' closures, `holders` the optimizers around them; both are as long as those are many.
+    optimizers' closures and `holders` the optimizers around them, one entry for each closure.
     """
 
     events: HostEvents

@@ -53,7 +53,7 @@ from profstack.storage.vocabulary import (
 # moments of their own.
 OTHER_ITEM, READ_ITEM, DATA_ITEM, GRAPH_ITEM, GRAPH_END_ITEM = range(5)
 ZERO_GRAD_ITEM, LOSS_ITEM, MODULE_ITEM, BACKWARD_ITEM, OPTIMIZER_ITEM = range(5, 10)
-# A closure that its optimizer calls again: it waits for nothing.
+# A closure that its optimizer calls once more: no data is waited for before it.
 AGAIN_ITEM = 10
 # Operators that hand a number to Python, as logging does.
 _READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
@@ -99,7 +99,13 @@ def step_items(scopes: Scopes, is_loss: Callable[[int], bool], thread: int) -> S
     reads = events.names.where(lambda name: name in _READS)[others]
     other_kinds = np.select([loads, reads], [DATA_ITEM, READ_ITEM], OTHER_ITEM)
     # What an optimizer does after its closure is its mark's.
-    ended, again = events.end[scopes.closures], events.start[_called_again(scopes)]
+    ended, again = (
+        times[closures[events.thread[closures] == thread]]
+        for times, closures in (
+            (events.end, scopes.closures),
+            (events.start, _called_again(scopes)),
+        )
+    )
     pieces = (
         (events.start[graph], events.start[graph], np.full(len(graph), GRAPH_ITEM)),
         (events.end[graph], events.end[graph], np.full(len(graph), GRAPH_END_ITEM)),

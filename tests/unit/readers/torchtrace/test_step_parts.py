@@ -67,6 +67,7 @@ step 50-600; {CLOSURE} = wait=50 loss=20 optimizer=-20 rest=400
 step 50-600; closure 80-500; {CLOSURE} = wait=70 loss=20 rest=580
 step 50-600; closure 80-500; {CLOSURE}; aten::add 420-430 = wait=70 loss=20 clip=10 rest=570
 step 50-990; closure 80-250; {FORWARD} closure 260-500; module:1 350-400 = wait=70 rest=250
+step 50-600 thread=2; closure 80-500 thread=2; {FORWARD} module:1 700-800 = wait=100 rest=700
 step 50-990; closure 80-450; {BOTH_WAYS} closure 500-900; module:1 550-600 = wait=70 rest=510
 # Before compiled code; a backward function outside a pass.
 Torch-Compiled Region: 0/0 100-200; aten::mul 220-240 = wait=100 outside=20 rest=780
