@@ -64,6 +64,29 @@ def class_name(module: Any) -> str:
     return str(others[0].__name__ if mixed and others else kind.__name__)
 
 
+def children_of(module: Any) -> list[tuple[str, Any]]:
+    """Return the modules right inside one by name, past what its class does at a look-up."""
+    own = object.__getattribute__(module, "__dict__").get("_modules") or {}
+    return [(name, each) for name, each in own.items() if each is not None]
+
+
+def parts_of(module: Any) -> Iterator[Any]:
+    """Yield a module and all modules inside it, each once."""
+    waiting, seen = [module], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [child for _, child in children_of(each)]
+
+
+def parameters_in(module: Any) -> list[Any]:
+    """Return the parameters of a module without its children, past what its class does."""
+    own = object.__getattribute__(module, "__dict__").get("_parameters") or {}
+    return [each for each in own.values() if each is not None]
+
+
 def parameter_count(module: Any) -> int | None:
     """Count the parameters of a module and its children; None while a lazy one has no shape."""
     from torch._C import DisableTorchFunction

@@ -185,7 +185,7 @@ class Arming:
         user_regions.forward_to(None)
         self.hooks.listen(None)
         self.hooks.emit_ranges(False)
-        self.setup.end()
+        self.setup.end(self.log.plan, self.log.total)
 
     def _is_short(self, planned: SlicePlan) -> bool:
         """Return whether steps are so short that only their ends are stamped.

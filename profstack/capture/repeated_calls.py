@@ -76,7 +76,7 @@ class RepeatedCalls:
             return
         counts.calls += 1
         args, kwargs = given
-        inputs = [self._told(value) for value in (*args, *kwargs.values())]
+        inputs = [self.told(value) for value in (*args, *kwargs.values())]
         large = (
             at
             for at, each in enumerate(inputs)
@@ -104,7 +104,7 @@ class RepeatedCalls:
         most = max(self._modules.values(), key=lambda each: each.on_same_input, default=None)
         return asdict(most) if most is not None and most.on_same_input > 0 else None
 
-    def _told(self, value: Any) -> object:
+    def told(self, value: Any) -> object:
         """Return what tells a tensor, a plain value itself, and of all else what nothing equals."""
         try:
             return self._sums(value)
@@ -114,6 +114,14 @@ class RepeatedCalls:
                 raise
             return object()
 
+    def is_watched(self) -> bool:
+        """Return whether a profiler or mode of the script's, or of the layer flops, sees operators.
+
+        No tensor can be told then: that takes operators of our own.
+        """
+        c = self._torch._C
+        return bool(c._autograd._profiler_enabled() or c._len_torch_dispatch_stack())
+
     def _sums(self, value: Any) -> object:
         torch = self._torch
         if isinstance(value, (bool, int, float, str, type(None))):
@@ -122,8 +130,7 @@ class RepeatedCalls:
             return object()
         if value.numel() > _MOST or value.is_complex() or not can_be_read(torch, value):
             return object()
-        # A profiler or a mode of the script's, or the flops layer's, would see these operators.
-        if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
+        if self.is_watched():
             return object()
         with torch._C.DisableTorchFunction(), torch.no_grad():
             values = value.detach().flatten().double()

@@ -2,8 +2,9 @@
 
 Noted are the optimizers that step, with their settings; grad mode, autocast and the nodes that
 autograd records at the outermost module calls; how much of their tokens is padding; which of them
-were on the input of the one before; and which layers of normalisation and dropout are in training
-mode. No object of the script's is kept or changed, and none of its code runs for this.
+were on the input of the one before, or on that of each step; whose gradients no optimizer uses; how
+often ranks exchange theirs; and which layers of normalisation and dropout are in training mode. No
+object of the script's is kept or changed, and none of its code runs for this.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from itertools import chain
 from typing import Any
 
 from profstack import code_owner
+from profstack.capture.constant_inputs import ConstantInputs
 from profstack.capture.observers import GuardedListener
 from profstack.capture.padding import PaddingNotes
 from profstack.capture.repeated_calls import RepeatedCalls
 from profstack.capture.slices import SlicePlan
+from profstack.capture.unused_gradients import UnusedGradients
 from profstack.layer import Listener
+from profstack.models import parameters_in, parts_of, wrapped_module
 
 # Modules that are named one by one; more are only counted.
 MOST_NAMED = 50
@@ -78,6 +82,11 @@ class SetupNotes(Listener):
         self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
         self._padding = PaddingNotes(torch)
         self._repeated = RepeatedCalls(torch)
+        self._constant = ConstantInputs(self._repeated.told, self._repeated.is_watched)
+        self.unused = UnusedGradients(torch)
+        self._exchanges = _Exchanges()
+        # Whether a module has parameters that ask for gradients, by its identity.
+        self._asks: dict[int, bool] = {}
         self._given: tuple[Any, Any] | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -88,8 +97,15 @@ class SetupNotes(Listener):
         """Note that a module's call, a backward pass or an optimizer's step begins."""
         if kind == "module":
             given, self._given = self._given, None
+            if not self._inside:
+                self.unused.module_begins(name, module)
+                may_change = self._backward > 0 and self._asks_for_gradients(module)
+                self._constant.call_begins(name, module, given, may_change=may_change)
             if not self._depth and not self._inside:
                 self._call_begins(name, module)
+                self._exchanges.call_begins(module)
+                args, kwargs = given or ((), {})
+                self.unused.call_begins(module, (*args, *kwargs.values()))
                 if given is not None:
                     self._padding.call_begins(module, *given)
                     call = self._current
@@ -106,10 +122,13 @@ class SetupNotes(Listener):
             self._anomaly += self._torch.is_anomaly_enabled()
             self._inside += 1
             self._repeated.weights_may_change()
+            self._exchanges.backward_begins()
         elif kind == "optimizer":
             self._inside += 1
             self._repeated.weights_may_change()
+            self._exchanges.optimizer_begins()
             if module is not None:
+                self.unused.optimizer_begins(list(_own(module, "param_groups") or ()))
                 self._optimizer(module)
         elif kind == "closure":
             self._around.append(self._inside)
@@ -122,6 +141,8 @@ class SetupNotes(Listener):
     def leave(self, kind: str, name: str) -> None:
         """Note that it has ended."""
         if kind == "module":
+            if not self._inside:
+                self._constant.call_ends()
             self._depth = max(self._depth - 1, 0)
             if not self._depth and not self._inside:
                 self._padding.call_ends()
@@ -140,6 +161,7 @@ class SetupNotes(Listener):
         self._around.clear()
         self._current = None
         self._padding.forget()
+        self._constant.step_ended()
 
     def facts(self) -> dict[str, object]:
         """Return the notes as plain values; `nodes` is None where torch does not count them."""
@@ -170,6 +192,9 @@ class SetupNotes(Listener):
             },
             "padding": self._padding.facts(),
             "repeated": self._repeated.facts(),
+            "constant": self._constant.facts(),
+            "unused_gradients": self.unused.facts(),
+            "exchanges": self._exchanges.facts(),
             "device": {"capability": [*cuda.get_device_capability()]} if used else None,
         }
 
@@ -186,11 +211,22 @@ class SetupNotes(Listener):
         key = (name, training, grad, inference, autocast)
         call = self._calls.get(key)
         if call is None:
-            call = self._calls[key] = _Calls(*key, _has_parameters(module), self._place())
+            has_parameters = any(map(parameters_in, parts_of(module)))
+            call = self._calls[key] = _Calls(*key, has_parameters, self._place())
         call.calls += 1
         self._current = call
         if self._count is not None:
             self._before = self._count()
+
+    def _asks_for_gradients(self, module: Any) -> bool:
+        """Return whether a module, or one inside it, has parameters that ask for gradients."""
+        known = self._asks.get(id(module))
+        if known is None:
+            asks = self._torch._C.TensorBase.requires_grad.__get__
+            known = self._asks[id(module)] = any(
+                asks(each) for part in parts_of(module) for each in parameters_in(part)
+            )
+        return known
 
     def _look_at(self, name: str, module: Any) -> None:
         """Note a module that works differently in training and at inference."""
@@ -256,20 +292,44 @@ class SetupNotes(Listener):
         return None
 
 
+@dataclass
+class _Exchanges:
+    """Backward passes of DistributedDataParallel, and in how many gradients were exchanged."""
+
+    passes: int = 0
+    exchanged: int = 0
+    updates: int = 0
+    # Whether the latest call of such a module asks for it; None before one.
+    _asked: bool | None = None
+    _since_update: int = 0
+
+    def call_begins(self, module: Any) -> None:
+        wrapped = wrapped_module(module)
+        if wrapped is not None and wrapped[0] == "DistributedDataParallel":
+            self._asked = bool(_own(module, "require_backward_grad_sync"))
+
+    def backward_begins(self) -> None:
+        if self._asked is not None:
+            self.passes += 1
+            self.exchanged += self._asked
+            self._since_update += 1
+
+    def optimizer_begins(self) -> None:
+        # Two optimizers may share a pass.
+        if self._since_update:
+            self.updates += 1
+            self._since_update = 0
+
+    def facts(self) -> dict[str, object] | None:
+        if not self.passes or not self.updates:
+            return None
+        counted = ("passes", "exchanged", "updates")
+        return {name: getattr(self, name) for name in counted}
+
+
 def _own(thing: Any, name: str) -> Any:
     """Return an attribute of an object's own, past whatever its class does at a look-up."""
     return object.__getattribute__(thing, "__dict__").get(name)
-
-
-def _has_parameters(module: Any) -> bool:
-    """Return whether a module or one inside it has parameters."""
-    waiting: list[Any] = [module]
-    while waiting:
-        each = waiting.pop()
-        if any(value is not None for value in (_own(each, "_parameters") or {}).values()):
-            return True
-        waiting += [child for child in (_own(each, "_modules") or {}).values() if child is not None]
-    return False
 
 
 def _agreed(groups: list[Group], flag: str) -> bool | None:
@@ -304,7 +364,7 @@ class SetupRecorder:
         self._write = write
         self._places = code_owner.Places.of(code_owner.script_folder())
         self._notes: dict[int, SetupNotes] = {}
-        self._noting: tuple[int, SetupNotes] | None = None
+        self._noting: SetupNotes | None = None
 
     def beside(self, listener: Listener | None, planned: SlicePlan, plan: int) -> Listener | None:
         """Return a listener that takes notes beside the slice's own, where notes are needed."""
@@ -314,12 +374,12 @@ class SetupRecorder:
         notes = self._notes.setdefault(plan, SetupNotes(self._torch, self._places))
         if notes.failed:
             return listener
-        self._noting = plan, notes
+        self._noting = notes
         return GuardedListener(notes, notes.fail, then=listener)
 
-    def end(self) -> None:
-        """Write the notes of the plan so far: the slice is over."""
+    def end(self, plan: int, step: int) -> None:
+        """Write the notes of the plan so far, where they are new: a slice is over, at this step."""
         noted, self._noting = self._noting, None
-        if noted is not None:
-            plan, notes = noted
+        notes = self._notes.get(plan) if noted is None else noted
+        if notes is not None and (notes.unused.check(step) or noted is not None):
             self._write({FACT.format(plan=plan): notes.facts()})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from profstack.analysis.watch import FEWEST_SAMPLES, watched
 from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding, Place, Report
+from profstack.storage.schema.report import Finding, Report
 from profstack.units import format_count, format_share
 
 # Where a traceback is made for anomaly detection: torch calls this from C++.
@@ -39,7 +39,7 @@ def anomaly_detection(recorded: Recorded, report: Report, step_s: float) -> Iter
     recorded_calls = max((row["calls"] or 0.0 for row in rows), default=None)
     often = "" if not recorded_calls else f" ({format_count(recorded_calls)} tracebacks a step)"
     known = f"recording them takes {format_share(share)} of the step, and " if share else ""
-    place = _text_place(report, _SWITCHES)
+    place = reading.own_text(report, _SWITCHES)
     yield reading.finding(
         rules.ANOMALY_DETECTION,
         f"Autograd's anomaly detection is on in {format_share(checked / passes)} of the backward "
@@ -61,18 +61,6 @@ def anomaly_detection(recorded: Recorded, report: Report, step_s: float) -> Iter
         f"for single steps: every operator records a traceback for it{often}, and gradients are "
         "looked at for NaN.",
     )
-
-
-def _text_place(report: Report, pattern: re.Pattern[str]) -> Place | None:
-    """Return the first line of the user's recorded files whose text has the pattern."""
-    own = {row["file"] for row in report["tables"]["lines"] if row["own"]}
-    for source in report["sources"]:
-        if source["file"] not in own:
-            continue
-        for number, text in enumerate((source["text"] or "").splitlines(), 1):
-            if pattern.search(text.partition("#")[0]):
-                return {"file": source["file"], "line": number}
-    return None
 
 
 # A function of the backward pass, as autograd's engine names its runs, and of which operator it is.

@@ -26,7 +26,15 @@ from profstack.findings.run_costs import run_costs
 from profstack.findings.small_operators import small_operators
 from profstack.findings.synchronization import forced_synchronisation, host_to_device_copies
 from profstack.findings.verdict import add_step_bar, add_verdict
-from profstack.findings.wasted_work import called_again, ignored_targets, padding
+from profstack.findings.wasted_work import (
+    called_again,
+    constant_input,
+    double_precision,
+    exchanged_too_often,
+    ignored_targets,
+    padding,
+    unused_gradients,
+)
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Place, Report
 from profstack.storage.schema.trials import TrialReport
@@ -37,7 +45,8 @@ FAMILIES: tuple[reading.Family, ...] = (
     model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
     inference, anomaly_detection, graph_again,
     model_setup.float32_without_tf32, padding,
-    ignored_targets, called_again, own_costs, run_costs,
+    ignored_targets, called_again, constant_input, unused_gradients, exchanged_too_often,
+    double_precision, own_costs, run_costs,
 )  # fmt: skip
 
 

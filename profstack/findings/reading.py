@@ -263,6 +263,18 @@ def own_lines(report: Report, pattern: re.Pattern[str]) -> list[LineRow]:
     ]
 
 
+def own_text(report: Report, pattern: re.Pattern[str]) -> Place | None:
+    """Return the first line of the user's recorded files whose text has the pattern."""
+    own = {row["file"] for row in report["tables"]["lines"] if row["own"]}
+    for source in report["sources"]:
+        if source["file"] not in own:
+            continue
+        for number, text in enumerate((source["text"] or "").splitlines(), 1):
+            if pattern.search(text.partition("#")[0]):
+                return {"file": source["file"], "line": number}
+    return None
+
+
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", bound=Mapping[str, object])
 

@@ -170,6 +170,48 @@ CALLED_AGAIN = FindingRule(
     "None: what of both results is needed is not known.",
     threshold=0.25,
 )
+CONSTANT_INPUT = FindingRule(
+    "constant-input",
+    "A part of the model gets the same input in each step",
+    "In at least three noted steps a module got the inputs of an earlier step (tensors of the same "
+    "shapes and sums), while what the model itself was given changed; its weights do not change "
+    "(no gradients), it takes at least a tenth of the clean step, and no dropout is on. Of modules "
+    "down to the third level.",
+    "Estimated: all of its forward passes. None where their time is not calibrated.",
+    # With less, keeping the result is hardly worth a change of the model.
+    threshold=0.1,
+)
+UNUSED_GRADIENTS = FindingRule(
+    "unused-gradients",
+    "Gradients are computed that no optimizer uses",
+    "Parameters of a module have gradients in the noted steps, no optimizer that stepped has them, "
+    "and they did not change over eight steps or more; the backward passes of such modules take at "
+    "least 5 % of the clean step.",
+    "Estimated: the whole backward pass of modules that nothing trained comes before. None where "
+    "something trained does: the gradients of weights are not told apart from those of inputs.",
+    # Two runs differ by less.
+    threshold=0.05,
+)
+EXCHANGED_TOO_OFTEN = FindingRule(
+    "exchanged-too-often",
+    "Ranks exchange gradients more often than they use them",
+    "With DistributedDataParallel gradients are exchanged in at least half as many backward passes "
+    "again as optimizers step (accumulation without no_sync), and the collectives take at least "
+    "5 % of the clean step, or the run computes on a device.",
+    "Estimated: the time of the collectives, times the share of exchanges that is not used. None "
+    "on a device, where they overlap with other work.",
+    threshold=0.05,
+)
+DOUBLE_PRECISION = FindingRule(
+    "double-precision",
+    "Operators compute in float64",
+    "Operators on float64, by the points of the roofline, take at least a tenth of the clean step.",
+    "Estimated on the CPU: half of their time, but for operators that are bound by calls: float64 "
+    "has twice the bytes, and half as many numbers in a vector. None on a device, where the ratio "
+    "of the peaks is from 2 to 64.",
+    # With less, the half of it is what two runs differ by.
+    threshold=0.1,
+)
 NO_KV_CACHE = FindingRule(
     "no-kv-cache",
     "Generation computes every token again",

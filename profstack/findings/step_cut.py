@@ -381,7 +381,7 @@ def is_io(row: FunctionRow) -> bool:
     return _FILES.search(row["file"]) is not None
 
 
-_COMMUNICATION = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
+COLLECTIVE = re.compile(r"^(?:gloo|nccl|mpi|ucc|c10d):", re.IGNORECASE)
 # What the parts of a step that are no modules belong to.
 _PARTS = {
     **dict.fromkeys((vocabulary.OPTIMIZER, vocabulary.ZERO_GRAD), "optimizer"),
@@ -588,9 +588,9 @@ def _add_communication(cut: Cut, own: _OwnTimes, report: Report) -> None:
     regions = [
         row
         for row in report["tables"]["regions"]
-        if _COMMUNICATION.match(row["path"]) and row["wall_s"]
+        if COLLECTIVE.match(row["path"]) and row["wall_s"]
     ]
-    named = [row for row in own.operators if _COMMUNICATION.match(row["name"])]
+    named = [row for row in own.operators if COLLECTIVE.match(row["name"])]
     operators = own.share(named)
     if not regions and not operators:
         return

@@ -1,13 +1,16 @@
-"""Work that a model does for nothing: padding, logits that the loss ignores, a pass made before."""
+"""Work done for nothing: padding, ignored logits, unused gradients, results that were there."""
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Iterator
 from typing import Literal
 
 from profstack.findings import names, reading, rules
 from profstack.findings.step_bar import OF_OPTIMIZER
+from profstack.findings.step_cut import COLLECTIVE
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Finding, Place, Report
 from profstack.storage.schema.rows import OperatorRow
@@ -196,3 +199,199 @@ def called_again(recorded: Recorded, report: Report, step_s: float) -> Iterator[
         ],
         advice=f"{advice} The calls are at {places}." if places else advice,
     )
+
+
+# A part of the model that gets the same in each step, while the model gets something new.
+
+_FEWEST_LOOKS = 3
+
+
+@reading.family
+def constant_input(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding for each part of a model whose result could be kept."""
+    setup, rows = report["setup"], reading.module_rows(report)
+    dropouts = setup.get("training_dropouts")
+    for noted in setup.get("constant") or ():
+        row = rows.get(noted["module"])
+        if row is None or noted["calls"] < _FEWEST_LOOKS or (dropouts and dropouts["count"]):
+            continue
+        part_s = reading.calibrated(report, row["forward_s"])
+        share = (row["forward_s"] or 0.0) / (reading.traced_step_s(report) or math.inf)
+        if share < rules.CONSTANT_INPUT.threshold:
+            continue
+        kind = row["type"] or "module"
+        yield reading.finding(
+            rules.CONSTANT_INPUT,
+            f"{noted['module']} gets the same input in each step",
+            severity=reading.severity_of(share * step_s, step_s),
+            gain_s=part_s,
+            gain_reason=reading.why_uncalibrated(report),
+            place=setup["calls"]["place"] if "calls" in setup else None,
+            module=noted["module"],
+            layers=["torch"],
+            evidence=[
+                {
+                    **reading.pick(noted, "calls", "same"),
+                    "forward_s": part_s,
+                    "step_share": share,
+                    "link": f"modules/{noted['module']}",
+                }
+            ],
+            advice=f"Compute the result of this {kind} once before the steps, keep it, and use it "
+            "again in each request or step, as long as its input and its weights stay the same.",
+        )
+
+
+# Gradients of a part that was to be frozen.
+
+
+@reading.family
+def unused_gradients(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where backward passes compute gradients that no optimizer uses."""
+    noted, rows = report["setup"].get("unused_gradients"), reading.module_rows(report)
+    traced_s = reading.traced_step_s(report)
+    if not noted or not traced_s:
+        return
+    parts = [
+        (each, reading.figure(rows[each["module"]], "backward_s"))
+        for each in noted["modules"]
+        if each["module"] in rows
+    ]
+    if sum(seconds for _, seconds in parts) < rules.UNUSED_GRADIENTS.threshold * traced_s:
+        return
+    whole_s = sum(seconds for each, seconds in parts if not each["after_trained"])
+    gain_s = reading.calibrated(report, whole_s) if whole_s else None
+    first, _ = max(parts, key=operator.itemgetter(1))
+    name = first["module"]
+    more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+    share = sum(seconds for _, seconds in parts) / traced_s
+    calls = report["setup"].get("calls")
+    place = reading.own_text(report, _OPTIMIZER) or (calls["place"] if calls else None)
+    yield reading.finding(
+        rules.UNUSED_GRADIENTS,
+        f"No optimizer uses the gradients of {name}{more}",
+        severity=reading.severity_of(share * step_s, step_s),
+        gain_s=gain_s,
+        gain_reason="gradients pass through these modules to others that are trained: what those "
+        "of their weights take is not told apart"
+        if not whole_s
+        else reading.why_uncalibrated(report),
+        place=place,
+        module=name,
+        layers=["torch"],
+        evidence=[
+            {
+                "module": each["module"],
+                "parameters": each["parameters"],
+                "backward_s": reading.calibrated(report, seconds),
+                "step_share": seconds / traced_s,
+                "link": f"modules/{each['module']}",
+            }
+            for each, seconds in sorted(parts, key=lambda pair: -pair[1])
+        ],
+        advice=f"Freeze it: {_attribute(name)}.requires_grad_(False) before training, so that "
+        "autograd leaves its backward pass out; or give its parameters to the optimizer where they "
+        "are to be trained.",
+    )
+
+
+_OPTIMIZER = re.compile(r"\boptim\.\w+\(|\b(?:Adam|AdamW|SGD|RMSprop|Adagrad|Adafactor)\(")
+
+
+def _attribute(path: str) -> str:
+    """Return a module's path as the script may write it: `model.encoder` of `Net.encoder`."""
+    _, dot, inside = path.partition(".")
+    return f"model{dot}{inside}"
+
+
+# Gradients that ranks exchange after each small batch, and use after several.
+
+_OFTEN = 1.5
+
+
+@reading.family
+def exchanged_too_often(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where gradients are exchanged in more passes than optimizers step."""
+    noted = report["setup"].get("exchanges")
+    if not noted or noted["exchanged"] < _OFTEN * noted["updates"]:
+        return
+    on_device = reading.on_accelerator(report)
+    regions = [row for row in report["tables"]["regions"] if COLLECTIVE.match(row["path"])]
+    spent_s = reading.calibrated(report, reading.total(regions, "wall_s"))
+    if not on_device and (spent_s or 0.0) < rules.EXCHANGED_TOO_OFTEN.threshold * step_s:
+        return
+    unused = 1 - noted["updates"] / noted["exchanged"]
+    gain_s = None if on_device or spent_s is None else unused * min(spent_s, step_s)
+    lines = reading.own_lines(report, _BACKWARD)
+    often = f"{noted['exchanged'] / noted['updates']:.2g}"
+    yield reading.finding(
+        rules.EXCHANGED_TOO_OFTEN,
+        f"Gradients are exchanged between ranks in {often} backward passes for each step of the "
+        "optimizer",
+        severity="medium" if gain_s is None else reading.severity_of(gain_s, step_s),
+        gain_s=gain_s,
+        gain_reason="on a device the exchange overlaps with other work",
+        place=max(lines, key=reading.line_s, default=None),
+        layers=["torch"],
+        evidence=[
+            {
+                **reading.pick(noted, "passes", "exchanged", "updates"),
+                "wall_s": spent_s,
+                **({"link": f"ranges/{regions[0]['path']}"} if regions else {}),
+            }
+        ],
+        advice="Put all backward passes but the last one before the optimizer's step under "
+        "model.no_sync(), with their forward passes: gradients add up on each rank, and are "
+        "all-reduced once for the accumulated small batches.",
+    )
+
+
+_BACKWARD = re.compile(r"\bbackward\(")
+
+# Numbers of twice the size that training and inference need.
+
+_DOUBLE = re.compile(r"\.double\(|\bfloat64\b|\bDoubleTensor\b")
+
+
+@reading.family
+def double_precision(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding where operators on float64 take a good part of the step."""
+    points = [
+        point
+        for point in reading.roofline_points(report)
+        if point["kind"] == "operator" and point["dtype"] == "float64" and point["seconds"]
+    ]
+    spent_s = reading.total(points, "seconds")
+    if spent_s < rules.DOUBLE_PRECISION.threshold * step_s:
+        return
+    on_device = reading.on_accelerator(report)
+    shorter_s = reading.total((each for each in points if each["bound"] != "overhead"), "seconds")
+    optimizers, calls = report["setup"].get("optimizers") or (), report["setup"].get("calls")
+    is_model = any("float64" in each["dtypes"] for each in optimizers)
+    what = "The model trains" if is_model else f"{format_share(spent_s / step_s)} of the step is"
+    yield reading.finding(
+        rules.DOUBLE_PRECISION,
+        f"{what} in double precision (float64)",
+        severity=reading.severity_of(spent_s / 2, step_s),
+        gain_s=None if on_device else shorter_s / 2,
+        gain_reason="how much faster the device is in float32 was not measured",
+        place=reading.own_text(report, _DOUBLE) or (calls["place"] if calls else None),
+        layers=["torch"],
+        evidence=[
+            {"calibrated_s": spent_s, "step_share": spent_s / step_s, "dtype": "float64"},
+            *(
+                {
+                    "calibrated_s": point["seconds"],
+                    "operator": point["name"],
+                    "link": f"operators/{(point['name'] or '').partition(' in ')[0]}",
+                }
+                for point in reading.by_size(points, "seconds")[:_MOST_POINTS]
+            ),
+        ],
+        advice="Convert the data and the model to float32 (array.astype(np.float32), "
+        "tensor.float(), model.float()), unless results need more than 7 digits: NumPy makes "
+        "float64, and a model or a loss that meets it computes in it.",
+    )
+
+
+_MOST_POINTS = 5

@@ -169,6 +169,36 @@ def test_a_model_that_is_called_twice_on_its_input_is_noted(tmp_path):
     assert (noted["first"]["line"], noted["again"]["line"]) == (12, 13)
 
 
+FROZEN = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+        self.texts, self.head = nn.Linear(256, 64).requires_grad_(False), nn.Linear(256, 64)
+    def forward(self, x, words):
+        return self.head(self.body(x)) @ self.texts(words).T
+net, words = Net().double(), torch.randn(512, 256).double()
+optimizer = torch.optim.SGD(net.head.parameters(), lr=0.01)
+for _ in range(60):
+    optimizer.zero_grad()
+    net(torch.randn(128, 256).double(), words).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_unused_gradients_constant_parts_and_float64_are_found(tmp_path):
+    (tmp_path / "frozen.py").write_text(FROZEN, encoding="utf-8")
+    run_python("-m", "profstack", "run", "-q", "-o", "rec", "frozen.py", cwd=tmp_path)
+    report = report_of(tmp_path / "rec")
+    parts = report["setup"]["unused_gradients"]["modules"]
+    assert [(part["module"], part["after_trained"]) for part in parts] == [("Net.body", False)]
+    assert [part["module"] for part in report["setup"]["constant"]] == ["Net.texts"]
+    found = {each["slug"]: (each["line"], each["module"]) for each in report["findings"]}
+    assert found["unused-gradients"] == (11, "Net.body")
+    assert found["double-precision"] == (10, None)
+
+
 def test_ctrl_c_ends_the_script_and_a_shells_loop_too(tmp_path):
     # As from a terminal the signal goes to all; Python ends as by the signal itself: only then
     # does a shell end its loop.

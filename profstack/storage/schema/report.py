@@ -886,6 +886,38 @@ class RepeatedFacts(TypedDict):
     again: Annotated[Place | None, "where the second one is called"]
 
 
+class ConstantFacts(TypedDict):
+    """A module that got in each noted step what it had got in one before."""
+
+    module: Annotated[str, "its path"]
+    calls: Annotated[int, "calls that were looked at, but for those of the first step"]
+    same: Annotated[int, "those on the inputs of an earlier step"]
+
+
+class UnusedModule(TypedDict):
+    """A part of a model whose gradients no optimizer uses."""
+
+    module: Annotated[str, "its path"]
+    parameters: Annotated[int, "its parameters that have gradients"]
+    after_trained: Annotated[bool, "whether something before it needs the gradients it passes"]
+
+
+class UnusedGradientFacts(TypedDict):
+    """Parts of models that have gradients, which no optimizer uses and nobody else."""
+
+    parameters: Annotated[int, "parameters with such gradients"]
+    steps: Annotated[int, "steps of the run in which they did not change"]
+    modules: Annotated[list[UnusedModule], "the largest parts of which nothing is trained"]
+
+
+class ExchangeFacts(TypedDict):
+    """How often ranks exchanged their gradients (DistributedDataParallel)."""
+
+    passes: Annotated[int, "backward passes"]
+    exchanged: Annotated[int, "those after which gradients were exchanged"]
+    updates: Annotated[int, "steps of optimizers after them"]
+
+
 class TargetFacts(TypedDict):
     """The targets of the losses over most classes, in the slices of the layer flops."""
 
@@ -918,6 +950,15 @@ class SetupNotes(TypedDict, total=False):
     padding: Annotated[PaddingFacts | None, "padding of token sequences; null without any"]
     repeated: Annotated[
         RepeatedFacts | None, "calls of a model on the input of the one before; null without any"
+    ]
+    constant: Annotated[
+        list[ConstantFacts], "modules that got the same in each step; others got something new"
+    ]
+    unused_gradients: Annotated[
+        UnusedGradientFacts | None, "gradients that nobody uses; null without any"
+    ]
+    exchanges: Annotated[
+        ExchangeFacts | None, "exchanges of gradients; null without DistributedDataParallel"
     ]
     device: Annotated[SetupDevice | None, "CUDA device; null where none was in use"]
 

@@ -90,6 +90,69 @@ def test_passes_that_keep_their_graph_or_are_checked_are_counted(noted):
     assert of(noted.facts(), "backward_passes kept_graphs anomaly_passes") == expected
 
 
+DDP = type("DistributedDataParallel", (nn.Module,), {"__module__": "torch.nn.parallel"})
+
+
+def test_exchanges_of_gradients_and_steps_that_use_them(noted):
+    ddp = DDP()
+    ddp.module = nn.Linear(2, 2)
+
+    def passes(*exchanged, updates=1):
+        for sync in exchanged:
+            ddp.require_backward_grad_sync = sync
+            call(noted, ddp)
+            noted.enter("backward", "backward", None)
+            noted.leave("backward", "backward")
+        for _ in range(updates):
+            noted.enter("optimizer", "SGD")
+            noted.leave("optimizer", "SGD")
+        found = noted.facts()["exchanges"]
+        return found and (found["passes"], found["exchanged"], found["updates"])
+
+    assert passes() is None
+    assert passes(True, True, True, updates=0) is None
+    # Two optimizers may step after one pass.
+    assert passes(True, updates=2) == (4, 4, 1)
+    assert passes(False, False, True) == (7, 5, 2)
+
+
+def test_parts_on_a_constant_input_but_not_those_that_train(noted):
+    frozen, trained = nn.Linear(1, 1).requires_grad_(False), nn.Linear(1, 1)
+    whole = nn.ModuleList([frozen, trained])
+    for number in range(4):
+        noted.given(None, (torch.full((3,), float(number)),), {})
+        noted.enter("module", "Net", whole)
+        for name, part in (("Net.0", frozen), ("Net.1", trained)):
+            noted.given(whole, (torch.ones(3),), {})
+            call(noted, part, name=name)
+        noted.leave("module", "Net")
+        noted.enter("backward", "backward", None)
+        noted.leave("backward", "backward")
+        noted.step_ended(number)
+    assert noted.facts()["constant"] == [{"module": "Net.0", "calls": 3, "same": 3}]
+
+
+def test_gradients_that_are_never_used_are_written_once_they_are_old():
+    written, net = [], nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    setup, optimizer = SetupRecorder(torch, written.append), torch.optim.SGD(net[1].parameters())
+    for number in (1, 2):
+        notes = setup.beside(Hears(), sliced(1), 1)
+        call(notes, net, torch.ones(3, 2))
+        for name, part in (("Net.0", net[0]), ("Net.1", net[1])):
+            call(notes, part, name=name)
+        net(torch.ones(3, 2)).sum().backward()
+        notes.enter("optimizer", "SGD", optimizer)
+        notes.leave("optimizer", "SGD")
+        setup.end(1, number)
+    # Slices that take no notes look whether it is still so.
+    for number in (8, 9, 10, 11):
+        setup.end(1, number)
+    found = [each["setup_1"]["unused_gradients"] for each in written]
+    assert found[:2] == [None, None]
+    assert len(found) == 3
+    assert of(found[2]["modules"][0], "module parameters") == ["Net.0", 6]
+
+
 def test_layers_that_work_differently_in_training_are_named(noted):
     layers = {"a": nn.BatchNorm1d(4), "b": nn.BatchNorm1d(4, track_running_stats=False)}
     # It computes new averages, which is the purpose of such a pass.
@@ -141,14 +204,14 @@ def test_only_first_slices_are_listened_in():
     setup, told = SetupRecorder(torch, written.append), Hears()
     for listener, planned in ((told, sliced(2)), (told, sliced(1, "whole")), (None, sliced(1))):
         assert setup.beside(listener, planned, 1) is listener
-    setup.end()
+    setup.end(1, 5)
     assert written == []
     for number, plan in ((0, 1), (1, 1), (1, 2)):
         beside = setup.beside(told, sliced(number), plan)
         beside.enter("module", "Linear", nn.Linear(2, 2))
         beside.step_ended(1)
-        setup.end()
-    setup.end()
+        setup.end(plan, number)
+    setup.end(2, 9)
     assert told.heard == ["+module Linear Linear", "ended 1"] * 3
     steps = [{name: notes["steps"] for name, notes in each.items()} for each in written]
     assert steps == [{"setup_1": 1}, {"setup_1": 2}, {"setup_2": 1}]

@@ -126,3 +126,101 @@ def test_a_model_that_is_called_again_on_its_input(same, alike, model_ms, dropou
         at_once = "torch.cat" in told["advice"]
         assert ("train.py:7 and train.py:9" in told["advice"], at_once) == (True, alike < same)
     assert wasted_work.called_again(None, report_of([], repeated=None)) == []
+
+
+@cases(
+    "calls same part_ms dropouts gain_ms",
+    "5 5 2.5 0 2; 3 3 1.26 0 1.008; 2 2 2.5 0 None; 5 5 1.24 0 None; 5 5 2.5 1 None",
+)
+def test_a_part_on_the_same_input_in_each_step_can_be_kept(calls, same, part_ms, dropouts, gain_ms):
+    noted = [{"module": "Net.texts", "calls": calls, "same": same}]
+    rows = rows_of(
+        "path type forward_s", ("Net", "Net", 9 * MS), ("Net.texts", "Enc", part_ms * MS)
+    )
+    kept = {"count": dropouts, "modules": []}
+    report = report_of([], constant=noted, training_dropouts=kept, tables={"modules": rows})
+    found = asked(wasted_work.constant_input, None, report)
+    assert len(found) == (gain_ms is not None)
+    for told in found:
+        gain_s = gain_ms * MS
+        named = of(told, "slug gain_s line module")
+        assert named == near("constant-input", gain_s, 7, "Net.texts")
+        assert "this Enc once" in told["advice"]
+    # Slices that were too much disturbed have no times of a clean step.
+    report["attribution"]["calibrated_owned_s"] = None
+    assert [each["gain_s"] for each in wasted_work.constant_input(None, report)] == [None] * len(
+        found
+    )
+
+
+@cases(
+    "head_ms encoder_ms behind gain_ms",
+    "1 5 False 4; 1 5 True None; 0 .63 False .504; 0 .62 False no",
+    ".3 .4 False .32; .3 .4 True None",
+)
+def test_a_backward_pass_whose_gradients_no_optimizer_has(head_ms, encoder_ms, behind, gain_ms):
+    parts = [("Net.encoder", 20, behind), ("Net.adapter", 5, True), ("Net.gone", 9, False)]
+    noted = {"parameters": 34, "steps": 20}
+    noted["modules"] = rows_of("module parameters after_trained", *parts)
+    times = ("Net.encoder", encoder_ms * MS), ("Net.adapter", head_ms * MS), ("Net", 9 * MS)
+    rows = rows_of("path backward_s", *times)
+    report = report_of([], unused_gradients=noted, tables={"modules": rows})
+    lines = "import torch\nprint()\nadam = torch.optim.Adam(net.head.parameters())\n"
+    report["sources"] = [{"file": made.TRAIN, "text": lines}]
+    report["tables"]["lines"] = [made.line(3)]
+    found = asked(wasted_work.unused_gradients, None, report)
+    assert len(found) == (gain_ms != "no")
+    for told in found:
+        gain_s = gain_ms and gain_ms * MS
+        assert of(told, "slug gain_s line") == near("unused-gradients", gain_s, 3)
+        assert ("model.encoder.requires_grad_(False)" in told["advice"]) is (encoder_ms > head_ms)
+        assert told["evidence"][0]["module"] == told["module"]
+    assert wasted_work.unused_gradients(None, report_of([], unused_gradients=None)) == []
+
+
+@cases(
+    "exchanged updates wall_ms on gain_ms",
+    "12 3 5 cpu 3; 12 8 6 cpu 1.6; 11 8 5 cpu no; 12 3 .625 cpu .375; 12 3 .62 cpu no",
+    "12 3 20 cpu 7.5; 12 3 0 cuda None",
+)
+def test_gradients_that_ranks_exchange_before_they_are_used(
+    exchanged, updates, wall_ms, on, gain_ms
+):
+    noted = {"passes": 12, "exchanged": exchanged, "updates": updates}
+    rows = [("gloo:all_reduce", wall_ms * MS), ("DistributedDataParallel.forward", 9 * MS)]
+    tables = {"regions": rows_of("path wall_s", *rows)}
+    tables["lines"] = [made.line(4, "loss.backward()", python_s=MS), made.line(9, "x.backward()")]
+    report = report_of([], on=on, exchanges=noted, tables=tables)
+    found = asked(wasted_work.exchanged_too_often, None, report)
+    assert len(found) == (gain_ms != "no")
+    for told in found:
+        gain_s = gain_ms and gain_ms * MS
+        assert of(told, "slug gain_s line") == near("exchanged-too-often", gain_s, 4)
+        assert "no_sync()" in told["advice"]
+    assert wasted_work.exchanged_too_often(None, report_of([], exchanges=None)) == []
+
+
+def point(dtype, ms, bound="compute", kind="operator"):
+    """A point of the roofline."""
+    name = f"aten::mm in {kind}"
+    return {"kind": kind, "name": name, "dtype": dtype, "seconds": ms * MS, "bound": bound}
+
+
+@cases(
+    "of_64 small on gain_ms",
+    "4 0 cpu 2; 1 0 cpu .5; .9 0 cpu no; .9 .1 cpu .45; 4 2 cpu 2; 4 0 cuda None",
+)
+def test_operators_on_float64_take_twice_as_long(of_64, small, on, gain_ms):
+    points = [point("float64", of_64), point("float64", small, "overhead"), point("float32", 9)]
+    points += [point("float64", 9, kind="module"), point(None, 9)]
+    report = report_of([], on=on)
+    report["roofline"] = {"points": points}
+    found = asked(wasted_work.double_precision, None, report)
+    assert len(found) == (gain_ms != "no")
+    for told in found:
+        gain_s = gain_ms and gain_ms * MS
+        assert of(told, "slug gain_s line") == near("double-precision", gain_s, 7)
+        assert told["evidence"][0]["step_share"] == pytest.approx((of_64 + small) / 10)
+    report["setup"]["optimizers"] = [{"dtypes": ["float64"]}]
+    titles = [each["title"] for each in wasted_work.double_precision(None, report)]
+    assert [title.startswith("The model trains") for title in titles] == [True] * len(found)
