@@ -9,7 +9,8 @@ becomes known, and a new one is written. Of each program:
   the cause, `three` where one of the first three findings does, else `missed`. A cause is named by
   one of its places (a function) or in one of its ways to say it (`programs.json`). A finding on how
   the optimizer steps names no cause by its place, which is in the function of the loop.
-- "false": findings of the mended twin that promise more than 3 % of the run.
+- "false": findings of the mended twin that promise more than 3 % of the run. With `--try` the
+  remedies of these are tried (`profstack try`), and what is measured to gain as much is not false.
 - "estimated" and "true": the gain of the finding that names the cause, and what the twin gains: of
   the clean step in ms, or of the whole run in s, measured without profstack. A gain of the run that
   is told as "at most" is a bound, and counted apart.
@@ -134,7 +135,7 @@ def answer(program: Program, keep: Path | None) -> dict[str, Any]:
     return row | {"cost": None}
 
 
-def measure(program: Program, keep: Path | None) -> dict[str, Any]:
+def measure(program: Program, keep: Path | None, *, tries: bool) -> dict[str, Any]:
     """Run both versions with and without profstack; the row of the table."""
     plain: dict[bool, float] = {}
     reports: dict[bool, dict[str, Any]] = {}
@@ -154,7 +155,23 @@ def measure(program: Program, keep: Path | None) -> dict[str, Any]:
                 cost = took_s / plain[mended]
             text = (recording / "report.json").read_text(encoding="utf-8")
             reports[mended] = json.loads(text)
-    return row_of(program, plain, reports[False], reports[True]) | {"cost": cost}
+            if mended:
+                row = row_of(program, plain, reports[False], reports[True]) | {"cost": cost}
+                if tries and row["false"]:
+                    kept = kept_promises(recording, folder)
+                    row["false"] = [title for title in row["false"] if title not in kept]
+    return row
+
+
+def kept_promises(recording: Path, folder: Path) -> set[str]:
+    """Try the remedies of a recording's findings; the titles of those measured to gain as much."""
+    run([sys.executable, "-m", "profstack", "try", "-q", "--budget", "4m", str(recording)], folder)
+    report = json.loads((recording / "report.json").read_text(encoding="utf-8"))
+    return {
+        each["title"]
+        for each in report["findings"]
+        if each["gain_is"] == "measured" and _gain(report, each)
+    }
 
 
 def row_of(
@@ -285,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--half", choices=HALVES, help="one half only")
     parser.add_argument("--keep", type=Path, help="folder in which the recordings are kept")
     parser.add_argument("--answers", action="store_true", help="the slow versions alone")
+    parser.add_argument("--try", dest="tries", action="store_true", help="see 'false'")
     parser.add_argument("--quick", action="store_true", help="two programs of each half")
     options = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -305,7 +323,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{program.half:6}{program.name:44}  left out: {lacks} is not installed")
             continue
         try:
-            row = (answer if options.answers else measure)(program, options.keep)
+            if options.answers:
+                row = answer(program, options.keep)
+            else:
+                row = measure(program, options.keep, tries=options.tries)
         except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
             print(f"{program.half:6}{program.name:44}  failed: {error}")
             continue
