@@ -85,6 +85,7 @@ class RunOptions(TypedDict, total=False):
     launched: bool
     asked_step_by: str | None
     whole: bool
+    sparing: bool
     sync: bool
     memory_by: str
     source: bool
@@ -320,7 +321,8 @@ def start_followed(
         with Guard():
             write_run(folder, {**about, "run": {**times, **rank}})
 
-    tools = {"watch": Sampler(origin)} if "watch" in layers else {}
+    sparing = bool(options.get("sparing"))
+    tools = {"watch": Sampler(origin, sparing=sparing)} if "watch" in layers else {}
     return start_engine(str(folder), torch, tools, origin, begun, release, ended)
 
 

@@ -153,6 +153,10 @@ def _text(value: Any) -> str | None:
 # Flags of a step, which keep it out of medians.
 EVAL, SWITCH, LOOP = 1, 2, 4
 _FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"), (LOOP, "loop"))
+# What a row of steps says of each combination.
+_FLAG_WORDS = tuple(
+    " ".join(word for bit, word in _FLAG_NAMES if flags & bit) for flags in range(2 * LOOP)
+)
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input, when a
 # DataLoader was first asked in its wait, and for how long.
@@ -486,8 +490,7 @@ class StepLog:
             if self._phase != "train":
                 # Where evaluation is what is measured it disturbs nothing.
                 flags &= ~EVAL
-            words = " ".join(word for bit, word in _FLAG_NAMES if flags & bit)
-            row = self._step_record(number, begin, end, shape, words)
+            row = self._step_record(number, begin, end, shape, _FLAG_WORDS[flags])
             row["cpu_s"] = cpu - cpu_begin if cpu is not None and cpu_begin is not None else None
             row["wait_s"] = activity - begin if activity is not None else None
             row["before_loader_s"] = asked - begin if asked is not None else None

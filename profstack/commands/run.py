@@ -40,6 +40,7 @@ from profstack.environment import environment_facts, under_nsys
 from profstack.errors import ProfstackError, UsageError
 from profstack.guard import delay_signals
 from profstack.launch import process, progress, ranks, second_run, target
+from profstack.launch.child import SPARING
 from profstack.launch.children import FOLLOWS
 from profstack.launch.other_runs import announced
 from profstack.launch.target import Target
@@ -331,6 +332,7 @@ class _Run:
             "budget": options.budget,
             "source": not options.no_source,
             "whole": whole,
+            "sparing": options.light,
         }
         if options.begin_at is not None:
             self._child_options["begin_at"] = asdict(options.begin_at)
@@ -343,6 +345,7 @@ class _Run:
         words = {
             "profile": profile,
             "watch": "watch" in self.layers,
+            SPARING: options.light,
             FOLLOWS: not options.no_children,
         }
         return [word for word, wanted in words.items() if wanted]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from profstack.capture.engine import Engine
 
 
-# The option of a process that tries a change.
-TRIES = "tries"
+# The options of a process that tries a change, and of one whose watch is to cost next to nothing.
+TRIES, SPARING = "tries", "sparing"
 # The module whose models generate.
 _GENERATION = "transformers.generation.utils"
 _pid: "int | None" = None
@@ -144,7 +144,7 @@ def arm(folder: str, options: "Sequence[str]") -> None:
         del sys.path_importer_cache[entry]
     import_unseen("atexit").register(_finish_without_torch)
     if "watch" in options:
-        _tools["watch"] = Sampler(_armed_at)
+        _tools["watch"] = Sampler(_armed_at, sparing=SPARING in options)
         _tools["watch"].resume()
     if "profile" in options:
         profiler = import_unseen("_lsprof").Profiler()

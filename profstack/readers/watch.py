@@ -204,6 +204,8 @@ _LONGEST_S = WATCH_INTERVAL_S * 2**MOST_LEVELS
 MOST_SHARE = 0.005
 PER_LOOK = 100
 FIRST_LOOK = 30
+# The same where the watch is all there is, for jobs of days (`--light`).
+FIRST_LOOK_IF_SPARING = 3
 MOST_CHANGES = 8
 # What a sample costs beside its own CPU time where Python code hands over the interpreter's lock
 # for it: two changes of thread and cold caches. Between 0.1 ms and, on a busy machine, 0.9 ms.
@@ -215,10 +217,12 @@ _perf_counter, _get_ident = time.perf_counter, _thread.get_ident
 class Sampler(guard.ForkSafeThread):
     """Samples while resumed; `origin` is when the recording began, by `perf_counter`.
 
-    It follows the thread that resumed it last, else the one that made it.
+    It follows the thread that resumed it last, else the one that made it. A `sparing` one keeps
+    the full interval for 3 seconds, another one for 30.
     """
 
-    def __init__(self, origin: float) -> None:
+    def __init__(self, origin: float, *, sparing: bool = False) -> None:
+        self._full = PER_LOOK * (FIRST_LOOK_IF_SPARING if sparing else FIRST_LOOK)
         self.stacks = Stacks()
         self.interval_s = WATCH_INTERVAL_S
         self.taken = 0
@@ -496,7 +500,7 @@ class Sampler(guard.ForkSafeThread):
             needed = -(-cost_s // (MOST_SHARE * WATCH_INTERVAL_S))
             needed_s = min(max(needed * WATCH_INTERVAL_S, least_s), _LONGEST_S)
             differs = not 0.5 * interval_s < needed_s < 1.5 * interval_s
-            if differs and self._changes < MOST_CHANGES and self.taken >= FIRST_LOOK * PER_LOOK:
+            if differs and self._changes < MOST_CHANGES and self.taken >= self._full:
                 self._changes += 1
                 interval_s = needed_s
         if interval_s != self.interval_s:

@@ -238,7 +238,7 @@ def test_a_long_run_is_sampled_half_as_often_at_each_level(sampler, monkeypatch)
 )
 def test_samples_come_as_often_as_their_cost_allows(sampler, monkeypatch, costs, intervals):
     monkeypatch.setattr(watch, "PER_LOOK", 4)
-    monkeypatch.setattr(watch, "FIRST_LOOK", 3)
+    sampler._full = 12
     spent = np.cumsum([4 * each for each in costs]).tolist()
     monkeypatch.setattr(watch.time, "thread_time", lambda: spent.pop(0))
     sampler._handovers = 0
@@ -258,11 +258,19 @@ def test_a_sample_that_waits_for_the_interpreter_costs_more(sampler, monkeypatch
     sampler.pause()
     assert sampler._handovers >= 3
     monkeypatch.setattr(watch, "PER_LOOK", 10)
-    monkeypatch.setattr(watch, "FIRST_LOOK", 3)
+    sampler._full = 30
     monkeypatch.setattr(watch.time, "thread_time", lambda: sampler._cpu_s)
     sampler.taken, sampler._handovers = 40, 10
     sampler._choose_interval(1.0)
     assert sampler.interval_s == pytest.approx(watch.HANDOVER_S / watch.MOST_SHARE)
+
+
+def test_a_sparing_watch_looks_at_its_cost_after_three_seconds():
+    usual, sparing = watch.Sampler(0.0), watch.Sampler(0.0, sparing=True)
+    for sampler, taken in ((usual, 2900), (usual, 3000), (sparing, 200), (sparing, 300)):
+        sampler.taken, sampler._handovers = taken, 100
+        sampler._choose_interval(1.0)
+    assert (len(usual.thinned), len(sparing.thinned)) == (1, 1)
 
 
 def switches(sampler):
