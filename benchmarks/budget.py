@@ -17,7 +17,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ WAYS = {
     "budget": ["-m", "profstack", "run", "--no-peaks", "--budget", "10"],
     "light": ["-m", "profstack", "run", "--light"],
 }
+# What each may add beyond the fixed part.
+LIMITS = {"budget": 0.12, "light": 0.02}
 # Steps of the runs that tell the fixed part.
 FEW = 3
 
@@ -209,21 +211,24 @@ def measured(way: str, name: str, steps: int) -> tuple[float, float, float]:
         return cpu, wall, float(output.read_text(encoding="utf-8")) - begun
 
 
-def judged(name: str, steps: int, rounds: int, allowed_s: float) -> dict[str, list[float]]:
-    """Run a program in every way, and return what each adds as shares of the plain run."""
+def judged(
+    name: str, steps: int, rounds: int, ways: Sequence[str], allowed_s: float
+) -> dict[str, list[float]]:
+    """Run a program in these ways, and return what each adds as shares of the plain run."""
     found: dict[str, list[float]] = {}
     for number in range(rounds):
-        order = sorted(WAYS, reverse=bool(number % 2))
+        order = sorted(("plain", *ways), reverse=bool(number % 2))
         whole = {way: measured(way, name, steps) for way in order}
         few = {way: measured(way, name, FEW) for way in order}
-        for way in ("budget", "light"):
+        for way in ways:
             for at, clock in ((0, "CPU"), (1, "wall")):
                 plain = whole["plain"][at]
                 added = whole[way][at] - plain
                 fixed = few[way][at] - few["plain"][at] + (allowed_s if way == "budget" else 0.0)
                 found.setdefault(f"{way} {clock}", []).append(added / plain)
                 found.setdefault(f"{way} {clock} beyond", []).append(max(added - fixed, 0) / plain)
-        found.setdefault("start", []).append(few["light"][2] - few["plain"][2])
+        if "light" in ways:
+            found.setdefault("start", []).append(few["light"][2] - few["plain"][2])
         found.setdefault("plain", []).append(whole["plain"][1])
     return found
 
@@ -236,6 +241,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each program")
     parser.add_argument("--only", choices=PROGRAMS, help="this program alone")
+    parser.add_argument("--way", choices=("budget", "light"), help="this way alone")
     parser.add_argument("--quick", action="store_true", help="one round of short programs")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -247,9 +253,12 @@ def main() -> None:
             own = ["--program", name, "--seconds", str(seconds), "--output", str(output)]
             run([sys.executable, __file__, *own])
             steps = int(output.read_text(encoding="utf-8"))
-        found = {key: median(one) for key, one in judged(name, steps, rounds, FIXED_S).items()}
+        ways = [options.way] if options.way else ["budget", "light"]
+        added_by = judged(name, steps, rounds, ways, FIXED_S)
+        found = {key: median(one) for key, one in added_by.items()}
         print(f"{name}, {steps} steps, {found['plain']:.1f} s alone, {rounds} rounds:")
-        for way, limit in (("budget", 0.12), ("light", 0.02)):
+        for way in ways:
+            limit = LIMITS[way]
             for clock in ("CPU", "wall"):
                 added, beyond = found[f"{way} {clock}"], found[f"{way} {clock} beyond"]
                 kept = "kept" if beyond <= limit else "NOT KEPT"
@@ -257,7 +266,8 @@ def main() -> None:
                     f"  {way:<7}{clock:<5}{added:+8.1%} in all, {beyond:6.1%} beyond the fixed part"
                     f" (at most {limit:.0%}: {kept})"
                 )
-        print(f"  light starts {found['start']:+.2f} s later", flush=True)
+        if "start" in found:
+            print(f"  light starts {found['start']:+.2f} s later", flush=True)
 
 
 def main_of_program() -> None:

@@ -120,20 +120,20 @@ def table_reason(name: str, layers: Iterable[schema.LayerFacts], *, has_device: 
 
 
 def columns_reason(
-    tables: schema.Tables,
+    nulls: Sequence[Nulls],
     layers: Iterable[schema.LayerFacts],
     *,
     has_device: bool,
     few_samples: str | None = None,
 ) -> dict[str, str]:
-    """Say why a column is null in every row of a table that has rows, by `table.column`.
+    """Say why a column is null in every row of a table that has rows (`nulls_of`), by its name.
 
     `few_samples` says that the watch has too few samples of steps to give shares of them.
     """
     known = {layer["name"]: layer for layer in layers}
     found = {
         f"{name}.{column.name}": _reason(name, column, known, has_device)
-        for name, column, missing, count in _missing(tables)
+        for name, column, missing, count in nulls
         if missing == count
     }
     for key in ("functions.watch_share", "lines.watch_share"):
@@ -142,21 +142,28 @@ def columns_reason(
     return found
 
 
-def cells_reason(tables: schema.Tables) -> dict[str, str]:
+def cells_reason(nulls: Sequence[Nulls]) -> dict[str, str]:
     """Say why single cells are null in a column with figures elsewhere, by `table.column`."""
     return {
         f"{name}.{column.name}": column.cell or "not seen there"
-        for name, column, missing, count in _missing(tables)
+        for name, column, missing, count in nulls
         if 0 < missing < count
     }
 
 
-def _missing(tables: schema.Tables) -> Iterable[tuple[str, Column, int, int]]:
-    """Yield each column of the tables with rows: its null cells, and all of its cells."""
+# A column of a table with rows: its null cells, and all of its cells.
+Nulls = tuple[str, Column, int, int]
+
+
+def nulls_of(tables: schema.Tables) -> list[Nulls]:
+    """Count the null cells of each column of the tables with rows."""
+    found = []
     for name, table in schema.REPORT.items():
         rows = cast("Mapping[str, Sequence[Mapping[str, object]]]", tables)[name]
         for column in table.columns if rows else ():
-            yield name, column, [row[column.name] for row in rows].count(None), len(rows)
+            missing = list(map(itemgetter(column.name), rows)).count(None)
+            found.append((name, column, missing, len(rows)))
+    return found
 
 
 def _reason(
@@ -191,6 +198,7 @@ def build_report(recorded: Recorded) -> schema.Report:
     torch = selections["torch"]
     counters, differing = flops.of_timed_steps(recorded, flops.counted(recorded), torch)
     tables, sources = _tables(recorded, clean, selections, counters)
+    nulls = nulls_of(tables)
     record, shaped = flops.of_record(counters), counters.get(flops.SHAPES)
     layers = layer_rows(recorded, clean, selections)
     for layer in layers:
@@ -229,8 +237,8 @@ def build_report(recorded: Recorded) -> schema.Report:
             recorded, torch, median_s, record, shaped, unlike, tables["modules"], peaks
         ),
         "tables": tables,
-        "columns_reason": columns_reason(tables, layers, has_device=has_device, few_samples=few),
-        "cells_reason": cells_reason(tables),
+        "columns_reason": columns_reason(nulls, layers, has_device=has_device, few_samples=few),
+        "cells_reason": cells_reason(nulls),
         "columns_source": sources,
         "watch": watch.watch_facts(recorded, tables["functions"])
         if recorded.count("watch_samples")

@@ -199,7 +199,7 @@ def clean_steps(recorded: Recorded) -> Clean:
 
 def is_flagged(step: Row, *words: str) -> bool:
     """Return whether a step has one of the flags."""
-    return not set(flags_of(step)).isdisjoint(words)
+    return bool(step["flags"]) and not set(flags_of(step)).isdisjoint(words)
 
 
 def timed_steps(steps: Sequence[Row]) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from profstack.analysis.build import cells_reason, columns_reason
+from profstack.analysis.build import cells_reason, columns_reason, nulls_of
 from profstack.code_owner import place_words
 from profstack.compare.places import Places
 from profstack.compare.sides import Side
@@ -176,7 +176,8 @@ def _add_tables(
     report["tables"] = tables
     joined = cast("Tables", {name: tables.get(name, []) if name in _JOINED else []
                              for name in REPORT})  # fmt: skip
-    lacking = columns_reason(joined, report["layers"], has_device=False)
+    nulls = nulls_of(joined)
+    lacking = columns_reason(nulls, report["layers"], has_device=False)
     # What the shown rank alone did not know is known now.
     of_one = {
         key: reason
@@ -186,7 +187,7 @@ def _add_tables(
     alone = {key: "no step that all ranks recorded has them" for key in lacking
              if key.startswith("collectives.") and lacking[key] == ALONE}  # fmt: skip
     report["columns_reason"] = {**of_one, **lacking, **alone}
-    report["cells_reason"] = {**report["cells_reason"], **cells_reason(joined)}
+    report["cells_reason"] = {**report["cells_reason"], **cells_reason(nulls)}
 
 
 def _spread_of_steps(steps: Spread) -> StepSpread | None:

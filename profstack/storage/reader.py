@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -124,9 +125,11 @@ class Recorded:
         """Return all rows of a table as they were recorded, None where a value is missing."""
         if name not in self._rows:
             names, rows = self._tables[name]
-            found: list[Row] = [dict(zip(names, row, strict=True)) for row in rows]
             if name == "steps":
-                found = [{**row, "flags": row["flags"] or ""} for row in found]
+                # Of these there are many.
+                at = names.index("flags")
+                rows = [row if row[at] else (*row[:at], "", *row[at + 1 :]) for row in rows]
+            found: list[Row] = [dict(zip(names, row, strict=True)) for row in rows]
             if name == "module_times":
                 found = [self._without_pause(row) for row in found]
             if name == "artifacts":
@@ -421,6 +424,10 @@ def known(rows: Iterable[Row], name: str) -> list[Any]:
 
 def in_order(rows: Iterable[Row], *names: str) -> list[Row]:
     """Sort rows by columns; missing values come last, and equal rows keep their order."""
+    rows = list(rows)
+    # The steps of a long run are many, and mostly in order.
+    if all(row[name] is not None for name in names for row in rows):
+        return sorted(rows, key=itemgetter(*names))
     return sorted(rows, key=lambda row: [(row[name] is None, row[name]) for name in names])
 
 

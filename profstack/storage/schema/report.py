@@ -1199,4 +1199,4 @@ def table_rows(table: str, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     Values that are no columns of the table are left out.
     """
     names = REPORT[table].names
-    return [{name: row.get(name) for name in names} for row in rows]
+    return [dict(zip(names, map(row.get, names), strict=True)) for row in rows]

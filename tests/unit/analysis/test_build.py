@@ -204,10 +204,10 @@ def test_why_columns_and_cells_are_null():
     rows[2]["flop"] = 5
     tables |= {"operators": rows, "functions": [dict.fromkeys(REPORT["functions"].names)]}
     known = [*SEEN, layer_of("watch", "empty", "x")]
-    found = build.columns_reason(tables, known, has_device=False)
+    found = build.columns_reason(build.nulls_of(tables), known, has_device=False)
     assert found["operators.device_s"] == "no accelerator was in use"
     assert "3 steps" in found["operators.calibrated_s"]
     assert found["functions.watch_share"] == "the layer watch is empty: x"
     assert found["functions.calls"] == "the layer cprofile was not asked for"
     assert not {"operators.calls", "operators.flop", "modules.path"} & set(found)
-    assert set(build.cells_reason(tables)) == {"operators.calls", "operators.flop"}
+    assert set(build.cells_reason(build.nulls_of(tables))) == {"operators.calls", "operators.flop"}
