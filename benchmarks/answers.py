@@ -11,9 +11,10 @@ becomes known, and a new one is written. Of each program:
   the optimizer steps names no cause by its place, which is in the function of the loop.
 - "false": findings of the mended twin that promise more than 3 % of the run. With `--try` the
   remedies of these are tried (`profstack try`), and what is measured to gain as much is not false.
-- "estimated" and "true": the gain of the finding that names the cause, and what the twin gains: of
-  the clean step in ms, or of the whole run in s, measured without profstack. A gain of the run that
-  is told as "at most" is a bound, and counted apart.
+- "estimated" and "true": the gain of the first finding that names the cause, and what the twin
+  gains: of the clean step in ms, or of the whole run in s, measured without profstack. One that
+  gives no number has no estimate, whatever later ones about the same place say of a part of it. A
+  gain of the run that is told as "at most" is a bound, and counted apart.
 - "cost": wall time with profstack over wall time without; it holds the fixed part.
 - "bar": how far the parts of the run's bar are from its wall time, in percent.
 
@@ -185,13 +186,13 @@ def row_of(
     estimated, true, is_bound = None, None, False
     if program.level == "run":
         true = plain[False] - plain[True] if plain else None
-        told = next((each for each in about if each["run_gain_s"]), None)
+        told = about[0] if about and about[0]["run_gain_s"] else None
         estimated = None if told is None else told["run_gain_s"]
         is_bound = told is not None and told["run_gain_is"] == "at most"
     elif mended is not None:
         before, after = (each["benchmark"]["median_s"] for each in (slow, mended))
         true = (before - after) * 1e3 if before and after else None
-        gain_s = next((each["gain_s"] for each in about if each["gain_s"]), None)
+        gain_s = about[0]["gain_s"] if about else None
         estimated = None if gain_s is None else gain_s * 1e3
     bars = [abs(_bar_error(each)) for each in (slow, mended or slow) if each["run_bar"]]
     promised = mended["findings"] if mended is not None else ()

@@ -222,6 +222,10 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
 _AT_ONCE_S = 0.1
 
 
+# Samples of usual steps that tell what holds them.
+_FEWEST_USUAL = 10
+
+
 class _Run:
     """Divides one run; times are since the recording's begin."""
 
@@ -318,6 +322,9 @@ class _Run:
         """Note the functions that hold most of the steps: their names say nothing of a part."""
         seen = watched(self._recorded)
         samples = seen.of(STEP) or seen.samples
+        if len(seen.in_usual_steps) >= _FEWEST_USUAL:
+            # What is done between two trials lies in one long step, and may take longer than all.
+            samples = seen.in_usual_steps
         weights: dict[object, float] = defaultdict(float)
         for each in seen.by_stack(samples):
             for function in {frame.function for frame in seen.own(each.stack)}:

@@ -45,7 +45,7 @@ _OF_PEAK = 0.25
 _FLOP_PER_S, _BYTES_PER_S = 5e9, 5e9
 # What cuts a tensor into pieces and joins them, and its backward: in one operator there is none.
 _PIECES = re.compile(
-    r"select|slice|narrow|split|unbind|index|stack|cat\b|zero|fill|copy|clone"
+    r"select|slice|narrow|split|unbind|stack|cat\b|zero|fill|copy|clone"
     r"|add_?\b|detach|Accumulate"
 )
 # Products of two matrices, and the shape of an input.
@@ -67,13 +67,17 @@ _DEPENDENT = (
 
 
 class Group(NamedTuple):
-    """Work of one module that its call repeats: seconds of the torch layer's steps, and counts."""
+    """Work of one module that its call repeats: seconds of the torch layer's steps, and counts.
+
+    `alike` modules of one class may repeat it; then `module` is the one that does so longest.
+    """
 
     module: ModuleRow
     seconds: float
     runs: float
     rows: list[OperatorRow]
     child: ModuleRow | None
+    alike: int = 1
 
     @property
     def operators(self) -> float:
@@ -111,6 +115,30 @@ def repeated_groups(report: Report) -> Iterator[Group]:
     # batches, for want of memory. Of generated text each token needs the one before it.
     if reading.backward_passes(report) < _REPEATED / 2 and report["tokens"] is None:
         yield from _repeated_models(modules, by_module)
+
+
+def joined(groups: Iterable[Group]) -> list[Group]:
+    """Return groups with those of modules of one class, which repeat as often, as one.
+
+    The layers of a model run the same lines: what mends one mends all.
+    """
+    by_class: defaultdict[tuple[object, ...], list[Group]] = defaultdict(list)
+    for each in sorted(groups, key=lambda each: -each.seconds):
+        child = each.child
+        kind = None if child is None else (child is each.module, child["type"])
+        by_class[each.module["type"], round(each.runs, 1), kind].append(each)
+    found = []
+    for alike in by_class.values():
+        # One inside another is not as much again.
+        apart = [one for one in alike if not any(_is_inside(one, other) for other in alike)]
+        rows = [row for each in apart for row in each.rows]
+        seconds = sum(each.seconds for each in apart)
+        found.append(apart[0]._replace(rows=rows, seconds=seconds, alike=len(apart)))
+    return found
+
+
+def _is_inside(one: Group, other: Group) -> bool:
+    return one.module["path"].startswith(f"{other.module['path']}.")
 
 
 def _repeated_models(
@@ -193,7 +221,7 @@ def _on_device(report: Report, step_s: float) -> Iterator[Finding]:
 
 
 def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
-    groups = (each for each in repeated_groups(report) if each.operators)
+    groups = (each for each in joined(repeated_groups(report)) if each.operators)
     small = (each for each in groups if each.seconds / each.operators < _SMALL_S)
     group = max(small, key=lambda each: each.seconds, default=None)
     # Where the torch layer slowed its steps too much for times, it still gives shares.
@@ -207,6 +235,8 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     what = f"calls {group.child['path']}" if group.child is not None else None
     what = what or f"repeats small operators ({_names(group.rows)})"
     who = "A step" if group.child is group.module else group.module["path"]
+    if group.alike > 1:
+        who = f"Each of {group.alike} modules of {group.module['type']} ({who})"
     each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
     times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
     yield reading.finding(
@@ -306,7 +336,8 @@ def _line_of(report: Report, group: Group) -> LineRow | None:
 
     Of a module that is called again and again the lines within it are not those of the loop.
     """
-    calls = group.runs * ((group.module["calls"] or 0.0) if group.child is not group.module else 1)
+    of_module = (group.module["calls"] or 0.0) if group.child is not group.module else 1
+    calls = group.runs * of_module * group.alike
     inside = {
         (row["file"], row["line"])
         for row in report["tables"]["module_lines"]

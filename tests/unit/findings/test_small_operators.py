@@ -1,6 +1,6 @@
 """Many small operators: which groups are repeated, what they cost, and what one run would save."""
 
-from profstack.findings.small_operators import repeated_groups, small_operators
+from profstack.findings.small_operators import joined, repeated_groups, small_operators
 from tests.support import findings as made
 from tests.support.findings import MS, STEP_S, TRACED_S, line, links, report_of, row
 from tests.support.tables import cases, near, of, rows_of
@@ -55,6 +55,35 @@ def test_work_that_a_call_repeats_eight_times_is_a_group():
     assert [group.seconds, group.runs, group.operators] == near((0.5 + 1 + 2 + 0.1) * MS, 20, 100)
     # More than half of a module's own time is repeated; torch's own loops over time are no group.
     assert [len([*repeated_groups(heads(small=small))]) for small in (5.1, 4.9)] == [1, 0]
+
+
+def test_modules_of_one_class_repeat_as_one_group():
+    def groups(*paths, **changes):
+        modules, rows = [], []
+        for at, path in enumerate(paths, 1):
+            modules.append(module(path, 2.0, at) | changes.get(path.rpartition(".")[2], {}))
+            rows.append(operator("mm", 48.0, at, path))
+        found = joined(repeated_groups(report_of(modules=modules, operators=rows)))
+        return [(one.module["path"], round(one.seconds / MS), one.alike) for one in found]
+
+    assert groups("Net.a", "Net.b", "Net.c") == [("Net.c", 6, 3)]
+    # Of another class, or another number of runs; and one inside the other.
+    assert groups("Net.a", "Net.b", b={"type": "Tails"}) == [("Net.b", 2, 1), ("Net.a", 1, 1)]
+    assert groups("Net.a", "Net.b", b={"calls": 3.0}) == [("Net.b", 2, 1), ("Net.a", 1, 1)]
+    assert groups("Net.a", "Net.a.b", "Net.c") == [("Net.c", 4, 2)]
+
+
+def test_layers_alike_are_told_at_once_with_the_line_that_all_run():
+    modules = [module("Net", 1.0, 1, type="Net")]
+    modules += [module(f"Net.{at}", 2.0, 1.5) for at in range(2)]
+    rows = [operator("mm", 240.0, 1.5, f"Net.{at}") for at in range(2)]
+    loop = line(9, "y.append(x[head] @ w)", calls=480.0, operator_s=2 * MS)
+    once = line(8, "y.append(1)", calls=239.0, operator_s=9 * MS)
+    report = report_of(modules=modules, operators=rows, lines=[loop, once])
+    (told,) = told_of(report)
+    assert told["title"].startswith("Each of 2 modules of Heads (Net.0) repeats")
+    assert of(told, "line gain_s") == near(9, 3 * MS * 0.8 * (1 - 1 / 120))
+    assert told["evidence"][0]["operators"] == 480
 
 
 # With a backward pass for each call, gradients are gathered over small batches.
