@@ -203,9 +203,12 @@ def is_flagged(step: Row, *words: str) -> bool:
 
 
 def timed_steps(steps: Sequence[Row]) -> list[Row]:
-    """Return the loop's steps with a time of their own, whole and without evaluation in them."""
+    """Return the loop's steps with a time of their own, whole and without evaluation in them.
+
+    A slow one whose neighbours were not kept says nothing of how steps usually are.
+    """
     timed = (row for row in steps if (row["wall_s"] or 0.0) > 0)
-    return [row for row in timed if not is_flagged(row, "eval", "partial", "loop")]
+    return [row for row in timed if not is_flagged(row, "eval", "partial", "loop", "slow")]
 
 
 def _without_pauses(

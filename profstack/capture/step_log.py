@@ -150,13 +150,16 @@ def _text(value: Any) -> str | None:
 
 # -- steps and slices ----------------------------------------------------------------------------
 
-# Flags of a step, which keep it out of medians.
-EVAL, SWITCH, LOOP = 1, 2, 4
-_FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"), (LOOP, "loop"))
+# Flags of a step, which keep it out of medians. A slow one is there where those beside it are not.
+EVAL, SWITCH, LOOP, SLOW = 1, 2, 4, 8
+_FLAG_NAMES = ((EVAL, "eval"), (SWITCH, "switch"), (LOOP, "loop"), (SLOW, "slow"))
 # What a row of steps says of each combination.
 _FLAG_WORDS = tuple(
-    " ".join(word for bit, word in _FLAG_NAMES if flags & bit) for flags in range(2 * LOOP)
+    " ".join(word for bit, word in _FLAG_NAMES if flags & bit) for flags in range(2 * SLOW)
 )
+
+# A step between those that are kept is slow from so many times the median of its slice on.
+_SLOW, _MOST_SLOW = 1.4, 50
 
 # End of a step, process CPU time there, its first activity, its flags, shape of its input, when a
 # DataLoader was first asked in its wait, and for how long.
@@ -174,8 +177,9 @@ class StepLog:
 
     # Steps of the watch held in memory before they are written.
     FLUSH = 4096
-    # Steps of the watch that are written one by one; later ones are only counted.
-    MOST_WATCHED = 100_000
+    # Steps of the watch that are written one by one; of later ones each second one, after as many
+    # again each fourth, and so on, and the slowest of those between. A job of days has millions.
+    ALL_WATCHED = 10_000
 
     def __init__(self, writer: Writer, clock: Clock, origin: float | None = None) -> None:
         self.writer = writer
@@ -194,6 +198,7 @@ class StepLog:
         self._phases: dict[int, str] = {}
         self._switch_s: float | None = None
         self._written = 0
+        # Rows of steps of the watch.
         self._watched = 0
         self._cpu_start = 0.0
         self.rows: list[Stamp] = []
@@ -378,8 +383,9 @@ class StepLog:
             return {"event": "slice", "kind": planned.kind, "steps": 0}
         if planned.kind == "settle":
             self._settled = self.count
+        kept = self._thinned() if planned.kind == "watch" else None
         # No step to settle was spent in the first round.
-        steps = self._step_records(after_switch=planned.round == 1)
+        steps = self._step_records(after_switch=planned.round == 1, kept=kept)
         frames: dict[str, list[Any]] = {"slices": [], "steps": steps}
         for position, (layer, mode) in enumerate(planned.observers):
             taken = captured.get(layer)
@@ -401,10 +407,8 @@ class StepLog:
         if planned.kind != "settle":
             self._settled = 0
         if planned.kind == "watch":
-            self._watched += self.count
-            if self._watched > self.MOST_WATCHED:
-                frames["steps"] = []
-                self.uncounted += self.count
+            self._watched += len(steps)
+            self.uncounted += self.count - len(steps)
         event = self._slice_event(planned)
         self._count(self.count)
         self.start = self.last
@@ -477,14 +481,35 @@ class StepLog:
             "flags": flags,
         }
 
-    def _step_records(self, *, after_switch: bool) -> list[Record]:
-        """Return the rows of all steps; `after_switch` where none was spent to settle before."""
+    def _thinned(self) -> dict[int, int] | None:
+        """Return the steps of a slice of the watch to keep, with a flag each; None for all."""
+        apart = 1 << (self._watched // self.ALL_WATCHED)
+        if apart == 1:
+            return None
+        walls = [after - before for before, after in itertools.pairwise(self.stamps())]
+        least_s = _SLOW * sorted(walls)[len(walls) // 2]
+        slow = (number for number, wall_s in enumerate(walls) if wall_s >= least_s)
+        slowest = sorted(slow, key=lambda number: -walls[number])[:_MOST_SLOW]
+        return dict.fromkeys(slowest, SLOW) | dict.fromkeys(range(0, len(walls), apart), 0)
+
+    def _step_records(
+        self, *, after_switch: bool, kept: Mapping[int, int] | None = None
+    ) -> list[Record]:
+        """Return the rows of all steps, or of those `kept`, with their flags.
+
+        `after_switch` where none was spent to settle before.
+        """
         rows = []
         marks = itertools.pairwise((self._first_event, *self._events))
         device_s = [self.clock.elapsed_s(first, second) for first, second in marks]
         begin = self.start
         cpu_begin: float | None = self._cpu_start
         for number, (end, cpu, activity, flags, shape, asked, loader_s) in enumerate(self.rows):
+            if kept is not None:
+                if number not in kept:
+                    begin, cpu_begin = end, cpu
+                    continue
+                flags |= kept[number]
             if after_switch and number == 0:
                 flags |= SWITCH
             if self._phase != "train":

@@ -86,8 +86,8 @@ def logged(tmp_path, moments):
 
 @pytest.fixture
 def recorded(logged, monkeypatch):
-    assert (StepLog.FLUSH, StepLog.MOST_WATCHED) == (4096, 100_000)
-    monkeypatch.setattr(StepLog, "MOST_WATCHED", 5)
+    assert (StepLog.FLUSH, StepLog.ALL_WATCHED) == (4096, 10_000)
+    monkeypatch.setattr(StepLog, "ALL_WATCHED", 5)
     log, rows = logged.log, {"functions": [{"slice": 0, "name": "f"}]}
     log.begin_plan("optimizer", "train")
     # The steps before the rule, and what layers saw of them.
@@ -165,15 +165,16 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
     timed = [row["slice"] for row in logged.table("thread_times")]
     assert set(timed) == {5, 9, 11, 12}
     steps = logged.table("steps")
-    assert [row["step"] for row in steps] == [*range(41), 45]
+    # Each second one where as many of the watch were written as are written one by one.
+    assert [row["step"] for row in steps] == [*range(42), 43, 45]
     words = [["discovery"] * 7, [""] * 5, ["", "eval", "", "eval switch", "switch"]]
     # Round 1 has no step to settle: its first step has the price of the switch.
     words += [["switch", "eval", "eval", "", ""], *[["", "eval", "eval", "", ""]] * 2, ["eval"]]
-    assert [row["flags"] for row in steps] == [*itertools.chain(*words), *[""] * 8, "partial"]
+    assert [row["flags"] for row in steps] == [*itertools.chain(*words), *[""] * 10, "partial"]
     assert {(row["plan"], row["phase"]) for row in steps[33:]} == {(2, "eval")}
     assert {(row["plan"], row["phase"]) for row in steps[:33]} == {(1, "train")}
     assert [row["wall_s"] for row in steps[:7]] == [*map(approx, WALLS), approx(3.0), None]
-    assert [of(row, "started_s wall_s cpu_s wait_s") for row in steps[7:-1]] == logged.steps[:34]
+    assert [of(row, "started_s wall_s cpu_s wait_s") for row in steps[7:41]] == logged.steps[:34]
     sizes = [of(row, "batch_size shape") for row in steps[12:17]]
     assert sizes == [[None, None], [4, "4x3x2"], [None, None], [7, "7"], [None, None]]
     assert of(steps[-1], "wall_s device_s") == [None, None]
@@ -184,9 +185,26 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
     facts = facts_of(read_tables(tmp_path))
     assert facts["counts_by_phase"] == {"train": 33, "eval": 13}
     assert of(facts, "steps_only_counted plan_2 compilations_reason") == [
-        *(4, {"rule": "module", "phase": "eval"}, None)
+        *(2, {"rule": "module", "phase": "eval"}, None)
     ]
     assert set(facts["thread_readings"]) == {"readings", "took_s", "reason"}
+
+
+def test_of_many_steps_of_the_watch_some_are_kept_and_those_that_are_slow(logged, monkeypatch):
+    monkeypatch.setattr(StepLog, "ALL_WATCHED", 8)
+    # 1.4 times the median is slow; one that is kept anyway counts like all others.
+    slow = {3: (2.81, 1.0), 4: (9.0, 1.0, None, EVAL), 5: (2.79, 1.0)}
+    second = [slow.get(number, (2.0, 1.0)) for number in range(8)]
+    for steps in ([(1.0, 1.0)] * 8, second, [(0.5, 1.0)] * 4, [(1.0, 1.0)] * 8):
+        logged.slice(SlicePlan("watch", (), 4, 1), steps)
+    rows = logged.table("steps")
+    assert [row["step"] for row in rows] == [*range(9), 10, 11, 12, 14, 16, 18, 20, 22, 24, 26]
+    flags = {row["step"]: row["flags"] for row in rows if row["flags"]}
+    assert flags == {11: "slow", 12: "eval"}
+    # Each has its own time, whatever was left out before it.
+    assert [of(row, "wall_s cpu_s") for row in rows[10:13]] == [
+        *([approx(2.81), approx(1.0)], [approx(9.0), approx(1.0)], [approx(2.0), approx(1.0)])
+    ]
 
 
 def test_slices_of_layers_have_the_wait_of_their_thread_for_a_core(logged, monkeypatch):
