@@ -192,6 +192,7 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
 
 def test_of_many_steps_of_the_watch_some_are_kept_and_those_that_are_slow(logged, monkeypatch):
     monkeypatch.setattr(StepLog, "ALL_WATCHED", 8)
+    logged.log.begin_plan("optimizer", "train")
     # 1.4 times the median is slow; one that is kept anyway counts like all others.
     slow = {3: (2.81, 1.0), 4: (9.0, 1.0, None, EVAL), 5: (2.79, 1.0)}
     second = [slow.get(number, (2.0, 1.0)) for number in range(8)]
