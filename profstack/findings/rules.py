@@ -274,8 +274,9 @@ RECOMPILATIONS = FindingRule(
     "Measured: the compiler's own time in those steps over all steps since, a mean over the "
     "run; estimated where every such step was under an observer. None where most steps compile "
     "nothing: the median step does not hold it, and the mean is in the evidence. `run_s` is all "
-    "recompilations; `run_gain_s` is that less the longest one where the size of one dimension "
-    "changes: one compilation for all sizes is left.",
+    "recompilations; `run_gain_s` is that less twice the longest one where the size of one "
+    "dimension changes: one compilation for all sizes, three times as long, is left of these and "
+    "the first.",
     # Two runs differ by that.
     threshold=0.01,
 )
