@@ -485,8 +485,17 @@ def _run_rate(
 def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
     counts: dict[str, int] | None = recorded.facts.get("counts_by_phase")
     if counts is None:
-        # A killed run wrote no final count: the steps that it wrote are counted.
-        counts = dict(sorted(Counter(known(recorded.table("steps"), "phase")).items()))
+        # A killed run wrote no final count: the steps of its slices are counted. Those that several
+        # layers share have a row each.
+        spans = {
+            (row["phase"], row["first_step"]): row["steps"]
+            for row in recorded.table("slices")
+            if row["steps"] and row["phase"] is not None
+        }
+        summed: Counter[str] = Counter()
+        for (phase, _), steps in spans.items():
+            summed[phase] += steps
+        counts = dict(sorted(summed.items()))
     batches = Counter(known(recorded.steps, "batch_size"))
     shapes = Counter(known(recorded.steps, "shape"))
     count = counts.get(recorded.phase, 0) if recorded.phase else 0
@@ -508,7 +517,9 @@ def _step(recorded: Recorded, clean: Clean) -> schema.StepFacts:
 
 
 def _slices(recorded: Recorded) -> list[schema.SliceFacts]:
-    steps, rows = grouped(recorded.table("steps"), "slice"), []
+    # A slow one that was kept alone is not as the others of its slice.
+    usual = (row for row in recorded.table("steps") if "slow" not in row["flags"])
+    steps, rows = grouped(usual, "slice"), []
     for row in in_order(recorded.table("slices"), "slice"):
         times = known(steps.get((row["slice"],), ()), "wall_s")
         facts = {name: value for name, value in row.items() if name != "slice"}

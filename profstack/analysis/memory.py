@@ -152,13 +152,27 @@ def _extremes(samples: list[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def _step_at(recorded: Recorded, times: Sequence[float]) -> list[int | None]:
-    """Find the step in progress at each time; None before the first and after the last."""
+    """Find the step in progress at each time; None where there is none.
+
+    Of steps that were not kept it is the one before in their slice that was.
+    """
     begun = (row for row in recorded.table("steps") if row["started_s"] is not None)
     steps = in_order(begun, "started_s")
     starts = np.array([row["started_s"] for row in steps], dtype=float)
     ends = starts + np.array([row["wall_s"] or 0.0 for row in steps], dtype=float)
     at = in_progress(np.array(times, dtype=float), starts, ends)
-    return [steps[place]["step"] if place >= 0 else None for place in at]
+    slices = [
+        row for row in recorded.table("slices") if None not in (row["started_s"], row["wall_s"])
+    ]
+    until = {row["slice"]: row["started_s"] + row["wall_s"] for row in slices}
+    found: list[int | None] = []
+    for place, before, time in zip(
+        at, np.searchsorted(starts, times, "right") - 1, times, strict=True
+    ):
+        last = steps[max(place, before)] if max(place, before) >= 0 else None
+        is_in = last is not None and (place >= 0 or time < until.get(last["slice"], time))
+        found.append(last["step"] if last is not None and is_in else None)
+    return found
 
 
 # --- Memory by owner in the observed step ---------------------------------------------------------

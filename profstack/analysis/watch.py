@@ -161,8 +161,10 @@ class Watched:
             (row for row in rows if (row["wall_s"] or 0.0) > 0 and row["kind"] in UNOBSERVED),
             "started_s",
         )
-        pauses = self._recorded.rare_pauses([row["wall_s"] for row in unobserved])
-        paused = [row for row, is_pause in zip(unobserved, pauses, strict=True) if is_pause]
+        # Slow ones that were kept alone are not as rare as they were among all.
+        usual = (row["wall_s"] for row in unobserved if "slow" not in row["flags"])
+        least_s = self._recorded.rare_pause_s([*usual])
+        paused = [row for row in unobserved if least_s is not None and row["wall_s"] > least_s]
         begins, walls = (
             np.array([row[name] for row in paused], dtype=float) for name in ("started_s", "wall_s")
         )
@@ -331,11 +333,17 @@ def _growth(seen: Watched, begins: list[float], ends: list[float]) -> dict[int, 
 def _most_of(
     earlier: float, later: float, begins: Sequence[float], ends: Sequence[float]
 ) -> int | None:
-    """Return the step that takes most of this time; None where none does."""
+    """Return the step that takes most of this time; None where none does.
+
+    Nor where most of it is in steps that were not kept.
+    """
     rows = range(max(bisect_right(begins, earlier) - 1, 0), bisect_right(begins, later))
     overlaps = [(min(ends[row], later) - max(begins[row], earlier), row) for row in rows]
     longest, row = max(overlaps, default=(0.0, -1))
-    return row if longest > 0 else None
+    if longest <= 0:
+        return None
+    inside = later - max(earlier, begins[rows[0]])
+    return row if 2 * sum(max(overlap, 0.0) for overlap, _ in overlaps) >= inside else None
 
 
 def _doing(seen: Watched, samples: list[Sample]) -> str | None:

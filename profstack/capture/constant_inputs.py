@@ -27,6 +27,13 @@ class _Inputs:
     looks: int = 0
     same: int = 0
     may_change: bool = False
+    # Whether some of them cannot be told.
+    untold: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no call had other inputs so far; false where nothing was compared."""
+        return bool(self.same) and self.changes == 0
 
     @property
     def changes(self) -> int:
@@ -45,8 +52,11 @@ class ConstantInputs:
         self._around: list[bool] = []
         self._outermost_changed = False
 
-    def call_begins(self, name: str, module: Any, given: Any, *, may_change: bool) -> None:
-        """Look at a call of a module; with weights that may change it gives another result."""
+    def call_begins(self, name: str, module: Any, given: Any, *, may_change: bool | None) -> None:
+        """Look at a call of a module; with weights that may change it gives another result.
+
+        `may_change` is None for one without weights: a loss, whose targets change with the input.
+        """
         deep = len(self._around)
         covered = self._around[-1] if self._around else False
         if covered or deep > _DEEPEST or given is None or self._is_watched():
@@ -58,14 +68,17 @@ class ConstantInputs:
                 self._around.append(True)
                 return
             inputs = self._modules[id(module)] = _Inputs(name)
-        is_same = False
+        is_same = inputs.is_constant
         # Of a step's own input it matters only whether it changes.
-        looked_at = not (deep and may_change)
+        looked_at = may_change is not None if deep == 0 else not may_change
         if looked_at and inputs.changes < _ENOUGH_CHANGES and inputs.looks < _MOST_LOOKS:
             is_same = self._look(inputs, given)
-            self._outermost_changed |= not deep and bool(inputs.earlier) and not is_same
-            inputs.may_change = may_change
-        self._around.append(is_same and not may_change)
+            inputs.may_change = bool(may_change)
+            is_other = bool(inputs.looks) and not is_same and not inputs.untold
+            self._outermost_changed |= deep == 0 and is_other
+        # What is inside of what cannot be told may be the same because all of it is.
+        hides = deep == 0 and (inputs.untold or not looked_at)
+        self._around.append(hides or (is_same and not may_change))
 
     def call_ends(self) -> None:
         """Take the end of the call of any module."""
@@ -86,10 +99,11 @@ class ConstantInputs:
         return [
             {"module": each.module, "calls": each.looks, "same": each.same}
             for each in self._modules.values()
-            if each.same and each.changes == 0 and not each.may_change
+            if each.is_constant and not each.may_change
         ]
 
     def _look(self, inputs: _Inputs, given: tuple[Iterable[Any], dict[str, Any]]) -> bool:
+        """Return whether a call has the inputs of an earlier step."""
         args, kwargs = given
         told = [self._told(value) for value in (*args, *kwargs.values())]
         # A copy elsewhere in memory is the same.
@@ -97,6 +111,7 @@ class ConstantInputs:
         # Numbers alone, as a module without inputs or with a size has them, are no work to keep.
         if not any(isinstance(each, tuple) for each in told):
             told.append(object())
+        inputs.untold = inputs.untold or any(type(each) is object for each in told)
         inputs.now.append(told)
         if not inputs.earlier:
             return False

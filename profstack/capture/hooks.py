@@ -305,7 +305,7 @@ class HookedPasses:
         state, active_listener = self.state, self.state.active_listener
         under_dynamo, compiler, traced = state.compiled
         local, events, range_ = state.local, state.events, state.range
-        # What is asked for gradients, one after the other, may need each of them.
+        # What is asked for gradients, one after the other, may need each of them, and adds none up.
         adds_up = original.__name__ == "backward"
 
         @functools.wraps(original)
@@ -323,7 +323,9 @@ class HookedPasses:
                     events.backward_started()
                 listener = active_listener() if state.listener is not None else None
                 if listener is not None:
-                    listener.enter("backward", "backward", adds_up and _keeps_graph(args, kwargs))
+                    # Of what is asked for single gradients there is nothing to say.
+                    keeps = _keeps_graph(args, kwargs) if adds_up else None
+                    listener.enter("backward", "backward", keeps)
                     try:
                         result = original(*args, **kwargs)
                     finally:

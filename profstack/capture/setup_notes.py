@@ -17,13 +17,14 @@ from typing import Any
 
 from profstack import code_owner
 from profstack.capture.constant_inputs import ConstantInputs
+from profstack.capture.exchanges import Exchanges
 from profstack.capture.observers import GuardedListener
 from profstack.capture.padding import PaddingNotes
 from profstack.capture.repeated_calls import RepeatedCalls
 from profstack.capture.slices import SlicePlan
 from profstack.capture.unused_gradients import UnusedGradients
 from profstack.layer import Listener
-from profstack.models import parameters_in, parts_of, wrapped_module
+from profstack.models import parameters_in, parts_of
 
 # Modules that are named one by one; more are only counted.
 MOST_NAMED = 50
@@ -84,9 +85,9 @@ class SetupNotes(Listener):
         self._repeated = RepeatedCalls(torch)
         self._constant = ConstantInputs(self._repeated.told, self._repeated.is_watched)
         self.unused = UnusedGradients(torch)
-        self._exchanges = _Exchanges()
+        self._exchanges = Exchanges()
         # Whether a module has parameters that ask for gradients, by its identity.
-        self._asks: dict[int, bool] = {}
+        self._asks: dict[int, bool | None] = {}
         self._given: tuple[Any, Any] | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -99,7 +100,8 @@ class SetupNotes(Listener):
             given, self._given = self._given, None
             if not self._inside:
                 self.unused.module_begins(name, module)
-                may_change = self._backward > 0 and self._asks_for_gradients(module)
+                asks = self._asks_for_gradients(module)
+                may_change = asks and self._backward > 0
                 self._constant.call_begins(name, module, given, may_change=may_change)
             if not self._depth and not self._inside:
                 self._call_begins(name, module)
@@ -122,13 +124,15 @@ class SetupNotes(Listener):
             self._anomaly += self._torch.is_anomaly_enabled()
             self._inside += 1
             self._repeated.weights_may_change()
-            self._exchanges.backward_begins()
+            if module is not None:
+                self._exchanges.backward_begins()
         elif kind == "optimizer":
             self._inside += 1
             self._repeated.weights_may_change()
-            self._exchanges.optimizer_begins()
             if module is not None:
-                self.unused.optimizer_begins(list(_own(module, "param_groups") or ()))
+                groups = list(_own(module, "param_groups") or ())
+                self._exchanges.optimizer_begins(groups)
+                self.unused.optimizer_begins(groups)
                 self._optimizer(module)
         elif kind == "closure":
             self._around.append(self._inside)
@@ -218,15 +222,17 @@ class SetupNotes(Listener):
         if self._count is not None:
             self._before = self._count()
 
-    def _asks_for_gradients(self, module: Any) -> bool:
-        """Return whether a module, or one inside it, has parameters that ask for gradients."""
-        known = self._asks.get(id(module))
-        if known is None:
+    def _asks_for_gradients(self, module: Any) -> bool | None:
+        """Return whether a module, or one inside it, has parameters that ask for gradients.
+
+        None where it has no parameters.
+        """
+        if id(module) not in self._asks:
             asks = self._torch._C.TensorBase.requires_grad.__get__
-            known = self._asks[id(module)] = any(
-                asks(each) for part in parts_of(module) for each in parameters_in(part)
-            )
-        return known
+            with self._torch._C.DisableTorchFunction():
+                own = [asks(each) for part in parts_of(module) for each in parameters_in(part)]
+            self._asks[id(module)] = any(own) if own else None
+        return self._asks[id(module)]
 
     def _look_at(self, name: str, module: Any) -> None:
         """Note a module that works differently in training and at inference."""
@@ -292,41 +298,6 @@ class SetupNotes(Listener):
         return None
 
 
-@dataclass
-class _Exchanges:
-    """Backward passes of DistributedDataParallel, and in how many gradients were exchanged."""
-
-    passes: int = 0
-    exchanged: int = 0
-    updates: int = 0
-    # Whether the latest call of such a module asks for it; None before one.
-    _asked: bool | None = None
-    _since_update: int = 0
-
-    def call_begins(self, module: Any) -> None:
-        wrapped = wrapped_module(module)
-        if wrapped is not None and wrapped[0] == "DistributedDataParallel":
-            self._asked = bool(_own(module, "require_backward_grad_sync"))
-
-    def backward_begins(self) -> None:
-        if self._asked is not None:
-            self.passes += 1
-            self.exchanged += self._asked
-            self._since_update += 1
-
-    def optimizer_begins(self) -> None:
-        # Two optimizers may share a pass.
-        if self._since_update:
-            self.updates += 1
-            self._since_update = 0
-
-    def facts(self) -> dict[str, object] | None:
-        if not self.passes or not self.updates:
-            return None
-        counted = ("passes", "exchanged", "updates")
-        return {name: getattr(self, name) for name in counted}
-
-
 def _own(thing: Any, name: str) -> Any:
     """Return an attribute of an object's own, past whatever its class does at a look-up."""
     return object.__getattribute__(thing, "__dict__").get(name)
@@ -381,5 +352,13 @@ class SetupRecorder:
         """Write the notes of the plan so far, where they are new: a slice is over, at this step."""
         noted, self._noting = self._noting, None
         notes = self._notes.get(plan) if noted is None else noted
-        if notes is not None and (notes.unused.check(step) or noted is not None):
+        if notes is None or notes.failed:
+            return
+        try:
+            is_new = notes.unused.check(step)
+        except Exception as error:
+            # What a tensor of the script's does when it is asked is the script's affair.
+            notes.fail(error)
+            is_new = True
+        if is_new or noted is not None:
             self._write({FACT.format(plan=plan): notes.facts()})

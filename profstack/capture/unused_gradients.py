@@ -12,12 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.models import children_of, parameters_in, parts_of
+from profstack.models import can_be_read, children_of, parameters_in, parts_of
 
 # An optimizer that has them may step more rarely than another one: seen over so many steps.
 _FEWEST_STEPS = 8
-# Modules that are told one by one, the largest first; and how much is looked through.
-_MOST_TOLD, _MOST_ROOTS, _MOST_LOOKS = 20, 20, 40
+# Modules that are told one by one, the largest first; how much is looked through, and how often it
+# is looked whether they have changed.
+_MOST_TOLD, _MOST_ROOTS, _MOST_LOOKS, _MOST_CHECKS = 20, 20, 40, 50
+# Values of a parameter that are compared: what is written by `.data` has no other trace.
+_SAMPLED = 8
 
 
 @dataclass
@@ -25,25 +28,17 @@ class _Unused:
     """A module without trained parameters that has gradients; what tells whether they change."""
 
     module: weakref.ref[Any]
-    seen: tuple[int, int]
+    seen: tuple[object, ...]
     parameters: int
-    after_trained: bool = False
-
-    def is_as_seen(self) -> bool:
-        module = self.module()
-        return module is not None and self.seen in map(_state, parameters_in(module))
-
-
-def _state(parameter: Any) -> tuple[int, int]:
-    """Return what every change of a parameter's values changes."""
-    return parameter._version, parameter.data_ptr()
+    # Whether something trained came before it in its latest calls; None before one.
+    after_trained: bool | None = None
 
 
 class UnusedGradients:
     """Follows optimizers and calls over the noted steps; keeps no object of the script's alive."""
 
     def __init__(self, torch: Any) -> None:
-        self._base = torch._C.TensorBase
+        self._torch, self._base = torch, torch._C.TensorBase
         self._held: set[int] = set()
         self._roots: dict[int, weakref.ref[Any]] = {}
         # The paths of modules that were called, as the tables have them.
@@ -52,7 +47,7 @@ class UnusedGradients:
         self._unused: dict[int, _Unused] = {}
         self._trained: set[int] = set()
         self._after_trained = False
-        self._looks = 0
+        self._looks = self._checks = 0
         # Numbers of the steps between which they did not change.
         self._first: int | None = None
         self._last = 0
@@ -61,12 +56,9 @@ class UnusedGradients:
         """Take an outermost call of a module, with what it is given."""
         if id(module) not in self._roots and len(self._roots) < _MOST_ROOTS:
             self._roots[id(module)] = weakref.ref(module)
-        # What is asked for gradients of its own passes them on.
-        tensors = (each for each in inputs if isinstance(each, self._base))
-        self._after_trained = self._after_trained or any(
-            self._base.requires_grad.__get__(each) and self._base.is_leaf.__get__(each)
-            for each in tensors
-        )
+        # What has gradients passes them on to where it comes from.
+        with self._torch._C.DisableTorchFunction():
+            self._after_trained = any(map(self._has_gradients, inputs))
 
     def module_begins(self, name: str, module: Any) -> None:
         """Take the call of any module: what is trained before it needs the gradients it passes."""
@@ -74,21 +66,25 @@ class UnusedGradients:
         if id(module) in self._trained:
             self._after_trained = True
         elif (found := self._unused.get(id(module))) is not None:
-            found.after_trained = found.after_trained or self._after_trained
+            found.after_trained = bool(found.after_trained) or self._after_trained
 
     def optimizer_begins(self, groups: list[dict[str, Any]]) -> None:
         """Take a step of an optimizer, which has the parameters of these groups."""
         self._held.update(id(each) for group in groups for each in group.get("params", ()))
-        self._after_trained = False
         # A look goes through all modules.
         if self._looks < _MOST_LOOKS:
             self._looks += 1
-            self._look()
+            with self._torch._C.DisableTorchFunction():
+                self._look()
 
     def check(self, number: int) -> bool:
         """Drop what has changed up to this step; return whether that changes what is told."""
+        if not self._unused or self._checks == _MOST_CHECKS:
+            return False
+        self._checks += 1
         told = self._told()
-        kept = {key: each for key, each in self._unused.items() if each.is_as_seen()}
+        with self._torch._C.DisableTorchFunction():
+            kept = {key: each for key, each in self._unused.items() if self._is_as_seen(each)}
         changed = len(kept) < len(self._unused)
         self._unused, self._last = kept, number
         if kept and self._first is None:
@@ -99,7 +95,10 @@ class UnusedGradients:
         """Return the parts that nothing trains, largest first; None where none was seen."""
         if not self._told() or self._first is None:
             return None
-        parts = [part for root in self._living() for part in self._parts(root)]
+        living = self._living()
+        inside = {id(part) for root in living for part in parts_of(root) if part is not root}
+        roots = (root for root in living if id(root) not in inside)
+        parts = [part for root in roots for part in self._parts(root)]
         parts.sort(key=lambda part: -part[1])
         return {
             "parameters": sum(count for _, count, _ in parts),
@@ -111,9 +110,12 @@ class UnusedGradients:
         }
 
     def _told(self) -> bool:
-        """Return whether parts were seen unused for long enough."""
+        """Return whether parts were seen unused for long enough, beside others that are trained.
+
+        An optimizer may have copies of all parameters, which are written into the model.
+        """
         is_long = self._first is not None and self._last - self._first >= _FEWEST_STEPS
-        return bool(self._unused) and is_long
+        return bool(self._unused) and bool(self._trained) and is_long
 
     def _living(self) -> list[Any]:
         roots = (root() for root in self._roots.values())
@@ -128,26 +130,16 @@ class UnusedGradients:
                 if any(id(each) in self._held for each in parameters):
                     self._trained.add(id(module))
                     continue
-                with_gradients = [
-                    each
-                    for each in parameters
-                    if self._base.requires_grad.__get__(each)
-                    and self._base.grad.__get__(each) is not None
-                ]
-                if with_gradients:
+                with_gradients = [each for each in parameters if self._has_used_gradient(each)]
+                if with_gradients and id(module) not in self._unused:
                     count = sum(map(self._base.numel, with_gradients))
-                    seen = _state(with_gradients[0])
+                    seen = self._state(with_gradients[0])
                     found[id(module)] = _Unused(weakref.ref(module), seen, count)
         if not self._unused:
-            # None has gradients before the first backward pass.
+            # None has gradients before the first backward pass. Of a model that is called from a
+            # later step on too little is seen.
             self._unused, self._first = found, None
-            return
-        # Of a model that is called from a later step on too little is seen.
-        self._unused = {
-            key: each
-            for key, each in self._unused.items()
-            if key not in self._trained and (key not in found or found[key].seen == each.seen)
-        }
+        self._unused = {key: each for key, each in self._unused.items() if key not in self._trained}
 
     def _parts(self, module: Any, name: str = "") -> Iterator[tuple[str, int, bool]]:
         """Yield the largest parts with nothing trained: name, parameters, behind trained ones."""
@@ -157,8 +149,47 @@ class UnusedGradients:
         if not own:
             return
         if not any(id(each) in self._trained for each in inside):
-            behind = any(each.after_trained for each in own)
+            behind = any(each.after_trained is not False for each in own)
             yield name, sum(each.parameters for each in own), behind
             return
         for child, each in children_of(module):
             yield from self._parts(each, f"{name}.{child}")
+
+    def _has_gradients(self, value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return any(map(self._has_gradients, value))
+        if isinstance(value, dict):
+            return any(map(self._has_gradients, value.values()))
+        return isinstance(value, self._base) and bool(self._base.requires_grad.__get__(value))
+
+    def _has_used_gradient(self, parameter: Any) -> bool:
+        base = self._base
+        asks = bool(base.requires_grad.__get__(parameter))
+        return asks and base.grad.__get__(parameter) is not None
+
+    def _is_as_seen(self, unused: _Unused) -> bool:
+        module = unused.module()
+        if module is None:
+            return False
+        now = (self._state(each) for each in parameters_in(module))
+        return any(_agree(each, unused.seen) for each in now)
+
+    def _state(self, parameter: Any) -> tuple[object, ...]:
+        """Return what a change of a parameter's values changes, as far as it can be read."""
+        version, place = parameter._version, parameter.data_ptr()
+        torch, values = self._torch, None
+        watched = torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack()
+        if type(parameter) is torch.nn.Parameter and not watched and can_be_read(torch, parameter):
+            with torch.no_grad():
+                flat = parameter.detach().flatten()
+                # From all of it: single rows of a table may have no gradient.
+                apart = max(flat.numel() // _SAMPLED, 1)
+                values = tuple(flat[::apart][: 2 * _SAMPLED].tolist())
+        return version, place, values
+
+
+def _agree(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    """Return whether two states are of the same values; those that could not be read agree."""
+    *first, values = one
+    *second, others = other
+    return first == second and (None in (values, others) or values == others)

@@ -373,8 +373,9 @@ def _recompiled(
 def _steps_since(recorded: Recorded, of_function: Sequence[Version]) -> int:
     """Return the steps of the plan after the one in which the function was compiled first."""
     first = of_function[0].step
-    since: int = sum(first is None or row["step"] > first for row in recorded.steps)
-    return since + int(recorded.facts.get("steps_only_counted") or 0)
+    begun = recorded.steps[0]["step"] if recorded.steps else 0
+    count = recorded.plan_steps.get(recorded.plan or 0, 0)
+    return count if first is None else max(min(count, begun + count - 1 - first), 0)
 
 
 def _times(of_function: Sequence[Version], again: Sequence[Version]) -> tuple[list[float], bool]:

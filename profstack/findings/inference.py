@@ -118,8 +118,14 @@ def _growing_inputs(recorded: Recorded, report: Report, calls: SetupCalls) -> It
         if (row["wall_s"] or 0.0) > 0 and (found := _LENGTH.match(row["shape"] or ""))
     ]
     lengths = [length for length, _ in known]
-    longer = sum(after - before == 1 for before, after in pairwise(lengths))
-    if len(known) < _FEWEST_CALLS or longer < _MOSTLY_LONGER * len(known):
+    # Of a long watch not all steps are kept.
+    neighbours = [
+        after - before
+        for (before, row), (after, later) in pairwise(known)
+        if later["step"] - row["step"] == 1
+    ]
+    longer = neighbours.count(1)
+    if len(known) < _FEWEST_CALLS or longer < _MOSTLY_LONGER * (len(neighbours) + 1):
         return
     alone = [(length, row["wall_s"]) for length, row in known if row["kind"] in UNOBSERVED]
     pauses = recorded.rare_pauses([wall_s for _, wall_s in alone])

@@ -185,8 +185,8 @@ UNUSED_GRADIENTS = FindingRule(
     "unused-gradients",
     "Gradients are computed that no optimizer uses",
     "Parameters of a module have gradients in the noted steps, no optimizer that stepped has them, "
-    "and they did not change over eight steps or more; the backward passes of such modules take at "
-    "least 5 % of the clean step.",
+    "and they did not change over eight steps or more, while others of the script's models have an "
+    "optimizer; the backward passes of such modules take at least 5 % of the clean step.",
     "Estimated: the whole backward pass of modules that nothing trained comes before. None where "
     "something trained does: the gradients of weights are not told apart from those of inputs.",
     # Two runs differ by less.

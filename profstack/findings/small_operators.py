@@ -236,7 +236,7 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     what = what or f"repeats small operators ({_names(group.rows)})"
     who = "A step" if group.child is group.module else group.module["path"]
     if group.alike > 1:
-        who = f"Each of {group.alike} modules of {group.module['type']} ({who})"
+        who = f"Each of {group.alike} modules of {group.module['type']} ({group.module['path']})"
     each = f", {format_seconds(cost / group.operators)} for each operator" if cost else ""
     times: Evidence = {"per_operator_s": cost / group.operators, "cost_s": cost} if cost else {}
     yield reading.finding(

@@ -238,7 +238,8 @@ def constant_input(recorded: Recorded, report: Report, step_s: float) -> Iterato
                 }
             ],
             advice=f"Compute the result of this {kind} once before the steps, keep it, and use it "
-            "again in each request or step, as long as its input and its weights stay the same.",
+            "again in each request or step, as long as its input and its weights stay the same and "
+            "it draws no random numbers.",
         )
 
 
@@ -289,19 +290,21 @@ def unused_gradients(recorded: Recorded, report: Report, step_s: float) -> Itera
             }
             for each, seconds in sorted(parts, key=lambda pair: -pair[1])
         ],
-        advice=f"Freeze it: {_attribute(name)}.requires_grad_(False) before training, so that "
-        "autograd leaves its backward pass out; or give its parameters to the optimizer where they "
-        "are to be trained.",
+        advice=f"Freeze it before training: {_frozen(name)}, so that autograd leaves "
+        + ("its backward pass out" if gain_s else "the gradients of its weights out")
+        + "; or give its parameters to the optimizer where they are to be trained.",
     )
 
 
 _OPTIMIZER = re.compile(r"\boptim\.\w+\(|\b(?:Adam|AdamW|SGD|RMSprop|Adagrad|Adafactor)\(")
 
 
-def _attribute(path: str) -> str:
-    """Return a module's path as the script may write it: `model.encoder` of `Net.encoder`."""
-    _, dot, inside = path.partition(".")
-    return f"model{dot}{inside}"
+def _frozen(path: str) -> str:
+    """Return how the script may freeze a module: `model.encoder`, of a root its class's name."""
+    whole, dot, inside = path.partition(".")
+    if not dot:
+        return f"call requires_grad_(False) of the {whole}"
+    return f"model.{inside}.requires_grad_(False)"
 
 
 # Gradients that ranks exchange after each small batch, and use after several.
@@ -367,7 +370,8 @@ def double_precision(recorded: Recorded, report: Report, step_s: float) -> Itera
     on_device = reading.on_accelerator(report)
     shorter_s = reading.total((each for each in points if each["bound"] != "overhead"), "seconds")
     optimizers, calls = report["setup"].get("optimizers") or (), report["setup"].get("calls")
-    is_model = any("float64" in each["dtypes"] for each in optimizers)
+    largest = max(optimizers, key=lambda each: each["elements"], default=None)
+    is_model = largest is not None and largest["dtypes"] == ["float64"]
     what = "The model trains" if is_model else f"{format_share(spent_s / step_s)} of the step is"
     yield reading.finding(
         rules.DOUBLE_PRECISION,

@@ -92,7 +92,7 @@ class Rank(msgspec.Struct, frozen=True, dict=True):
             step_s=step_s,
             waits_s=_waits_s(report, step_s),
             cpu_s=float(np.mean(cpu)) if cpu else None,
-            total_s=sum(row["wall_s"] or 0.0 for row in tables["steps"]),
+            total_s=_total_s(report),
             peak_bytes=sum(each for each in held if each is not None) if any(held) else None,
             flop=step_flop(report),
             cause=verdict["slug"] if verdict else None,
@@ -112,6 +112,13 @@ class Rank(msgspec.Struct, frozen=True, dict=True):
     def work(self) -> Mapping[str, float]:
         """Seconds of its own work in a clean step, by part."""
         return {name: seconds for name, seconds in self.parts.items() if name not in _NO_WORK}
+
+
+def _total_s(report: Report) -> float:
+    """Return the seconds of all steps; those that several layers share count once."""
+    slices = (row for row in report["slices"] if row["steps"])
+    walls = {(row["plan"], row["first_step"]): row["wall_s"] or 0.0 for row in slices}
+    return sum(walls.values())
 
 
 def _waits_s(report: Report, step_s: float | None) -> float | None:

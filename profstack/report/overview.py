@@ -63,6 +63,9 @@ def step_accounts(report: Report) -> list[Account]:
         else:
             sums[kind, _why_not(step, kind, phase, warm), False] += 1
     accounts = [Account(kind, count, why, own) for (kind, why, own), count in sums.items()]
+    counts = report["step"]["counts_by_phase"] or {}
+    if (left := sum(counts.values()) - len(steps)) > 0:
+        accounts.append(Account("watch", left, "counted alone: a long watch keeps some of them"))
     return sorted(accounts, key=lambda one: (not one.counted, one.kind != "clean", -one.steps))
 
 

@@ -146,24 +146,30 @@ class Recorded:
         return {**row, **{name: max((row[name] or 0.0) - pause_s, 0.0) for name in times}}
 
     def rare_pauses(self, times: Sequence[float]) -> list[bool]:
-        """Return which times of steps are rare pauses.
+        """Return which times of steps are rare pauses."""
+        least_s = self.rare_pause_s(times)
+        return [least_s is not None and each > least_s for each in times]
 
-        With DataLoader workers a rare long step is the wait for all of them: it is none.
+    def rare_pause_s(self, times: Sequence[float]) -> float | None:
+        """Return what steps of such times take at least where they are rare pauses.
+
+        None where long ones are not rare. With DataLoader workers a rare long step is the wait for
+        all of them: it is no pause.
         """
         if not times:
-            return []
+            return None
         # Shorter ones are the noise of a loaded machine.
         least = max(PAUSE * median(times), max(times) / 3)
         long = [each > least for each in times]
         most = max(min(MOST_PAUSES, RARE * len(times)), RARE_AGAIN * len(times))
         has_workers = any(row["kind"] == WORKER for row in self.table("thread_times"))
-        return [False] * len(times) if has_workers or sum(long) > most else long
+        return None if has_workers or sum(long) > most else least
 
     @cached_property
     def paused_steps(self) -> list[Row]:
         """Steps of the plan that a layer watched, and that waited long before their first work."""
         # Those of the first round are slow by themselves.
-        plain = [row for row in self.steps if {"eval", "loop"}.isdisjoint(flags_of(row))]
+        plain = [row for row in self.steps if {"eval", "loop", "slow"}.isdisjoint(flags_of(row))]
         settled = [row for row in plain if (row["round"] or 0) > 1 and row["wall_s"]]
         long = self.rare_pauses([row["wall_s"] for row in settled])
         rows = [row for row, is_long in zip(settled, long, strict=True) if is_long]
@@ -176,7 +182,9 @@ class Recorded:
         """Seconds of rare pauses, beyond a usual step, by the number of a watched slice."""
         found: dict[int, float] = defaultdict(float)
         if self.paused_steps:
-            usual_s = median(row["wall_s"] for row in self.steps if row["wall_s"])
+            usual_s = median(
+                row["wall_s"] for row in self.steps if row["wall_s"] and "slow" not in row["flags"]
+            )
             for step in self.paused_steps:
                 for row in self.slices:
                     if _span(row, [step["step"]]):
@@ -221,7 +229,7 @@ class Recorded:
             is_foreign = "loop" in row["flags"]
             following = row["plan"] if not is_foreign else following
             counts[row["plan"] if following is None else following] += 1
-            if not is_foreign and row["wall_s"] is not None:
+            if not is_foreign and row["wall_s"] is not None and "slow" not in row["flags"]:
                 every[row["plan"]].append(row["wall_s"])
                 if row["slice"] in unobserved:
                     alone[row["plan"]].append(row["wall_s"])

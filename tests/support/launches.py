@@ -71,5 +71,9 @@ def _report(rank, own, late, kind, step_s, waits_s, count, node):
     return whole | {
         "verdict": verdict | {"sureness": "certain", "action": "Load less."},
         "step_bar": {"median_s": step_s, "reason": None, "parts": bar},
-        "slices": [{"index": 0, "kind": "clean"}, {"index": 1, "kind": "torch"}],
+        "slices": rows_of(
+            "index kind first_step steps wall_s",
+            *((0, "clean", 0, len(CLEAN), len(CLEAN) * step_s), (1, "torch", 99, 1, step_s)),
+            plan=1,
+        ),
     }

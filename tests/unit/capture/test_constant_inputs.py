@@ -81,6 +81,34 @@ def test_weights_that_may_change_give_another_result():
     assert of_facts(notes) == [("Net.frozen", 4, 4)]
 
 
+def test_what_is_inside_of_what_cannot_be_told_is_not_told():
+    # A batch that is too large to look at, or in a dictionary, may be the same in each step.
+    for given in (torch.ones(1).expand(5_000_000), {"x": TEXT}):
+        notes = noted()
+        for _ in range(6):
+            call(notes, "Net", TAGGER, given, inside=[("Net.part", TEXTS, TEXT)])
+            notes.step_ended()
+        assert of_facts(notes) == []
+    # A loss has targets of its own, and no weights.
+    notes = noted()
+    for number in range(6):
+        call(notes, "Net", TAGGER, TEXT, inside=[("Net.part", TEXTS, TEXT)])
+        call(notes, "Loss", LAYER, picture(number), may_change=None)
+        notes.step_ended()
+    assert of_facts(notes) == []
+
+
+def test_what_is_inside_of_a_constant_part_is_never_told():
+    notes = noted()
+    for number in range(20):
+        inside = ("Net.texts", TEXTS, TEXT), [("Net.texts.layer", LAYER, TEXT)]
+        notes.call_begins("Net", TAGGER, ((picture(number),), {}), may_change=False)
+        call(notes, *inside[0], inside=inside[1])
+        notes.call_ends()
+        notes.step_ended()
+    assert of_facts(notes) == [("Net.texts", 12, 12)]
+
+
 def test_calls_of_one_step_and_numbers_alone_are_no_constant():
     notes = noted()
     for number in range(5):

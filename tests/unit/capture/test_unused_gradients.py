@@ -25,7 +25,7 @@ def steps(notes, net, optimizers, numbers, *, given=None, by_hand=()):
     x = torch.ones(4, 3) if given is None else given
     told = []
     for number in numbers:
-        notes.call_begins(net, (x,))
+        notes.call_begins(net, ([x], {}))
         for path, module in net.named_modules():
             notes.module_begins(f"Net.{path}".rstrip("."), module)
         net(x).sum().backward()
@@ -76,22 +76,60 @@ def test_it_takes_eight_steps_of_the_run_and_is_told_as_it_changes():
     assert of_parts(notes) == []
 
 
-def test_what_is_frozen_changed_by_hand_or_stepped_rarely_is_not_told():
+def sgd_by_hand(way, parameter):
+    with torch.no_grad():
+        if way == "in place":
+            parameter -= 0.1
+        elif way == "data":
+            parameter.data -= 0.1
+        elif way == "copied":
+            parameter.data = parameter.data - 0.1
+
+
+@pytest.mark.parametrize("way", ["frozen", "in place", "data", "copied"])
+def test_what_is_frozen_or_changed_by_hand_is_not_told(way):
     notes, net = UnusedGradients(torch), Net()
     net.first.requires_grad_(False)
-    with torch.no_grad():
-        by_hand = [net.encoder[0].weight]
-        for number in range(20):
-            with torch.enable_grad():
-                steps(notes, net, [sgd(net.head)], [number])
-            by_hand[0] -= 0.1
+    if way == "frozen":
+        net.encoder.requires_grad_(False)
+    for number in range(20):
+        steps(notes, net, [sgd(net.head)], [number])
+        for parameter in net.encoder.parameters():
+            sgd_by_hand(way, parameter)
     assert of_parts(notes) == []
+
+
+def test_what_steps_rarely_is_not_told():
     notes, net = UnusedGradients(torch), Net()
     rare = sgd(net.encoder, net.first)
     steps(notes, net, [sgd(net.head)], (1, 2, 3))
     steps(notes, net, [rare], (4,))
     steps(notes, net, [sgd(net.head)], (5, 20))
     assert of_parts(notes) == []
+
+
+def test_an_optimizer_of_copies_trains_all():
+    notes, net = UnusedGradients(torch), Net()
+    masters = [each.detach().clone().requires_grad_() for each in net.parameters()]
+    steps(notes, net, [torch.optim.SGD(masters, lr=0.1)], (1, 2, 10, 11))
+    assert of_parts(notes) == []
+
+
+def test_what_was_called_no_more_since_it_was_found_may_be_behind_trained_parts():
+    notes, net = UnusedGradients(torch), Net()
+    steps(notes, net, [sgd(net.head)], (1,))
+    for number in (2, 11):
+        notes.check(number)
+    assert [after for _, _, after in of_parts(notes)] == [True, True]
+
+
+def test_a_part_that_is_called_alone_too_is_told_once():
+    notes, net = UnusedGradients(torch), Net()
+    for number in (1, 2, 11):
+        notes.call_begins(net.encoder, ())
+        notes.module_begins("Net.encoder", net.encoder)
+        steps(notes, net, [sgd(net.head)], [number])
+    assert [name for name, _, _ in of_parts(notes)] == ["Net.encoder", "Net.first"]
 
 
 def test_an_input_with_gradients_of_its_own_needs_those_that_pass():

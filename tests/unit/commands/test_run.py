@@ -133,7 +133,7 @@ def test_bad_input_is_one_line_and_nothing_is_started(script, capsys, monkeypatc
     assert (script.starts, found) == ([], ["train.py", "used", "used/mine.txt"])
 
 
-DEFAULTS = dict.fromkeys(("lockstep", "sync", "whole", "launched"), False)
+DEFAULTS = dict.fromkeys(("lockstep", "sync", "whole", "launched", "sparing"), False)
 DEFAULTS |= dict.fromkeys(("step_by", "asked_step_by", "max_steps", "max_seconds", "startup"))
 DEFAULTS |= {"layers": layer_names(), "left_out": {}, "source": True, "targets": vars(Targets())}
 DEFAULTS |= {"budget": 10.0, "memory_by": "profstack"}
@@ -149,7 +149,7 @@ def test_the_child_is_told_what_was_asked_for(script):
         ("--sync --no-source", "step", "watch", {"sync": True, "source": False}),
         ("--budget 2.5", "step", "watch", {"budget": 2.5}),
         *[(f"--memory-by {one}", "step", "watch", {"memory_by": one}) for one in MEMORY_BY],
-        ("--light --no-children", "step", "watch", {"layers": ["watch"]}),
+        ("--light --no-children", "step", "watch sparing", {"layers": ["watch"], "sparing": True}),
         ("--startup cprofile", "step", "profile watch", {"startup": "cprofile"}),
         ("--step-by backward", "print()", "watch", {"step_by": "backward"}),
         ("--step-by none", "step", "profile watch", {"step_by": "none", **WHOLE}),

@@ -35,7 +35,10 @@ def inferred(backward=0, **changes):
     tables = {"operators": rows_of("slice backward", (1, None), (2, backward)), "thread_times": []}
     slices = [{"slice": 1}, {"slice": changes.pop("slice", 2)}]
     steps = rows_of("shape wall_s kind", *changes.pop("steps", [("4x8", 1.0, "clean")] * 9))
+    numbers = changes.pop("numbers", range(len(steps)))
+    steps = [{**row, "step": number} for row, number in zip(steps, numbers, strict=True)]
     recording = SimpleNamespace(table=tables.__getitem__, slices=slices, steps=steps)
+    recording.rare_pause_s = partial(Recorded.rare_pause_s, recording)
     recording.rare_pauses = partial(Recorded.rare_pauses, recording)
     return inference(recording, report_of(**{"phase": "other", **changes}))
 
@@ -111,6 +114,16 @@ def test_text_without_a_cache_or_that_grows_by_a_token_a_call_is_found():
             (growing(17, 6), False), ([("17", MS, "clean")] * 20, False)):  # fmt: skip
         found = [each["slug"] for each in inferred(steps=steps)]
         assert found == ["no-kv-cache"] * is_found + ["grad-in-inference"]
+
+
+def test_calls_of_which_some_were_not_kept_are_no_neighbours():
+    # From the 18th on each second call was kept: two tokens longer.
+    later = [(f"2x{22 + 2 * n}", (3 + 0.5 * (22 + 2 * n)) * MS, "clean") for n in range(12)]
+    steps, numbers = [*growing(), *later], [*range(17), *range(18, 42, 2)]
+    slugs = [each["slug"] for each in inferred(steps=steps, numbers=numbers)]
+    assert slugs == ["no-kv-cache", "grad-in-inference"]
+    slugs = [each["slug"] for each in inferred(steps=steps)]
+    assert slugs == ["grad-in-inference"]
 
 
 @cases("ends calls added told", "False 8 8 1; False 7 8 0; False 8 7.5 0; True 8 8 0; None 8 8 0")

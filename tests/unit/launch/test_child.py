@@ -25,8 +25,8 @@ class Engine:
 class Sampler:
     seen = True
 
-    def __init__(self, origin):
-        self.origin, self.did = origin, []
+    def __init__(self, origin, sparing):
+        self.origin, self.sparing, self.did = origin, sparing, []
 
     def __getattr__(self, name):
         return lambda: self.did.append(name)
@@ -107,6 +107,7 @@ def test_the_watch_pauses_for_imports_and_without_an_engine_nothing_is_waited_fo
     assert (heard, list(start.tools)) == ([["resume", "pause"]], ["watch"])
     assert (start.tools["watch"].origin, sys.meta_path) == (child._armed_at, armed.before)
     assert start.tools["watch"].did == ["resume", "pause", "close"]
+    assert start.tools["watch"].sparing is False
     armed.exits[0]()
     assert armed.whole == []
     armed.inside = fails(ValueError("a defect"))

@@ -312,7 +312,7 @@ def test_processes_without_ranks_are_numbered_and_the_busiest_is_shown():
     assert report["ranks"]["straggler"]["rank"] == 1
     for each in kept.values():
         each["run"]["rank"] = None
-    kept["process-10"]["tables"]["steps"][3]["wall_s"] += 1.0
+    kept["process-10"]["slices"][0]["wall_s"] += 1.0
     report = of_reports(kept)
     assert of(report["ranks"], "kind count shown straggler") == ["process", 2, 10, None]
     assert [of(row, "rank folder") for row in report["tables"]["ranks"]] == [

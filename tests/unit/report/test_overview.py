@@ -19,13 +19,18 @@ def test_a_clean_step_that_does_not_count_says_why():
     ):  # fmt: skip
         # The warm-up is of the phase's own steps: 20, 21 and 22.
         steps = [step(2, phase="eval", slice=1), step(20), step(index, **changes)]
+        counts = {"train": 2 + len(steps), "eval": 1}
         report = {"tables": {"steps": steps}, "step": {"phase": "train"}}
+        report["step"]["counts_by_phase"] = counts
         report["slices"] = [{"index": 0, "kind": "clean"}, {"index": 1, "kind": "startup"}]
         report["benchmark"] = {"counted_steps": [20], "warmup_steps": 3}
         first, *others = module.step_accounts(report)
         assert (first.why, first.steps, first.counted) == ("in the clean median", 1, True)
-        [clean] = (one for one in others if one.kind != "startup")
+        [clean] = (one for one in others if one.kind == "clean")
         assert word in clean.why
+        # Of a long watch some are only counted.
+        [left] = (one for one in others if one.kind == "watch")
+        assert (left.steps, left.counted) == (3, False)
 
 
 def test_memory_at_the_peak_stands_by_device_and_kind():
