@@ -54,7 +54,9 @@ def warm_steps(recorded: Recorded, unobserved: Sequence[Row], clean: Sequence[Ro
         return usual
     left = clean[-1]["step"] >= usual.first
     observed = [row for row in recorded.slices if row["layer"] is not None and row["steps"]]
-    if left and any(row["first_step"] + row["steps"] > usual.first for row in observed):
+    # Where no layer had slices, none are to be compared with the steps between them.
+    ends = [row["first_step"] + row["steps"] for row in observed]
+    if left and (not ends or max(ends) > usual.first):
         return usual
     until = min(usual.first, clean[-1]["step"] + 1)
     again = _detect([row for row in unobserved if row["step"] < until], begun)

@@ -111,8 +111,18 @@ def plan(layers: list[LayerMode], targets: Targets, shared: Observing = ()) -> I
     yield SlicePlan(
         "clean", (), last, targets.final_steps, targets.final_s, targets.max_final_steps
     )
+    # Where no layer has slices, that one is at the start of a cold process, and short: none has
+    # more steps than came before it.
+    for _ in range(0 if layers else _CLEAN_ALONE):
+        yield settle(targets, last)
+        yield SlicePlan(
+            "clean", (), last, targets.clean_steps, _CLEAN_ALONE_S, targets.max_final_steps
+        )
     yield watch(last)
 
+
+# Clean slices of a run without layers, and the seconds of each.
+_CLEAN_ALONE, _CLEAN_ALONE_S = 5, 0.4
 
 # Layers and modes of a run that counts: those that see a step one by one, and those of all steps.
 _ONE_BY_ONE = ("torch", "detail")

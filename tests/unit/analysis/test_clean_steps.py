@@ -109,6 +109,14 @@ def test_faster_steps_after_the_last_layer_are_changed_work(run, more):
     assert 144 * 15 / 16 - 1 <= place <= 144 * 17 / 16 + 1
 
 
+def test_without_layers_the_steps_after_the_warmup_count(run):
+    parts = [("clean", (20, 0.02, 1)), ("clean", (60, 0.01, 2)), ("watch", (300, 0.01, 3))]
+    clean, numbers, slugs = made(run, *parts)
+    assert (numbers[-1], slugs) == (79, [])
+    assert 20 <= numbers[0] <= 26
+    assert clean.median_s == pytest.approx(0.01, rel=0.02)
+
+
 # Events of one stream see nothing of another: then the host's times count.
 @pytest.mark.parametrize("share", [COVERED * 1.001, COVERED * 0.999, 5.0, 0.5, None])
 def test_the_devices_times_count_where_all_are_known_and_cover_the_hosts(run, share):

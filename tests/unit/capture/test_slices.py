@@ -43,6 +43,14 @@ def test_a_whole_plan_slice_by_slice():
     ]
 
 
+def test_without_layers_there_are_several_clean_slices():
+    pair = [SlicePlan("settle", (), 4, 1, 0.5, 6), SlicePlan("clean", (), 4, 7, 0.4, 90)]
+    first = [pair[0], SlicePlan("clean", (), 4, 30, 2.0, 90)]
+    assert list(plan([], TARGETS)) == [*first, *pair * 5, watch(4)]
+    # None has more steps than the run before it: after 4 to the first one they double.
+    assert pair[1].longest((), 24) == 24
+
+
 def test_the_layers_of_a_usual_run_take_turns_in_an_order():
     slices = list(make_plan(["cprofile", "torch", "nvtx", "memory", "flops"], Targets()))
     by_round = {
