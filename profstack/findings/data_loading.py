@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings import names, reading, rules
+from profstack.findings import known_calls, names, reading, rules
 from profstack.findings.step_cut import (
     after_step,
     clean_loader,
@@ -112,7 +112,7 @@ def _rest(loading: Loading, count: int, gain_s: float) -> str | None:
         why = f"all CPU time of a step on {loading.cores:g} cores"
     elif loading.whole_s / count >= _ALMOST * kept:
         why = f"making the batches in {count} worker{'s' * (count > 1)}"
-    return f"{why} keeps the other {format_seconds(left_s)}"
+    return f"the other {format_seconds(left_s)} of the loading stay: {why}"
 
 
 # Times as near are the same one.
@@ -497,6 +497,9 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         place = next((each.row for each in functions if each.row["own"]), None)
         rows = [each.evidence for each in functions]
         advice = _advice(loading, functions, gain)
+        if functions and functions[0].row["own"]:
+            slow = known_calls.hint(report, functions[0].heaviest_line or functions[0].row)
+            advice = f"{advice} {slow}".rstrip()
     if gain:
         # Its options are the remedy.
         made = names.made_at(report, "DataLoader", reading.text_of(asks) if asks else "")

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from profstack.analysis.functions import COST
 from profstack.code_owner import BUILTIN_FILE
-from profstack.findings import reading, rules
+from profstack.findings import known_calls, reading, rules
 from profstack.findings.data_loading import loaders, loading_of, outermost, wait_share
 from profstack.findings.step_bar import DATA_WAIT, WAITS
 from profstack.storage.reader import Recorded, known_sum
@@ -336,7 +336,7 @@ def _finding(
         place=row,
         layers=("cprofile", "torch"),
         evidence=evidence,
-        advice=_advice(own, name),
+        advice=known_calls.hint(report, line or row) + _advice(own, name),
     )
 
 
@@ -444,7 +444,7 @@ def _among_equals(
         severity=reading.severity_of((1.0 - fair / first.own_s) * share, 1.0),
         gain_s=reading.calibrated(report, first.own_s - fair),
         gain_reason=reading.why_uncalibrated(report),
-        rest=f"its work keeps the other {format_share(share * fair / first.own_s)} of the step",
+        rest=f"its work still takes {format_share(share * fair / first.own_s)} of the step",
         module=first.path,
         layers=("torch",),
         evidence=[

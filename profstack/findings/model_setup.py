@@ -88,7 +88,7 @@ def float32_without_tf32(recorded: Recorded, report: Report, step_s: float) -> I
         severity=reading.severity_of(spent if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
-        rest=f"TF32 keeps the other {format_seconds(spent - (gain or 0.0))}",
+        rest=f"with TF32 they would still take {format_seconds(spent - (gain or 0.0))}",
         layers=("torch",),
         evidence=[
             {
@@ -187,7 +187,7 @@ def unfused_optimizer(recorded: Recorded, report: Report, step_s: float) -> Iter
         severity=reading.severity_of(share * step_s if gain is None else gain, step_s),
         gain_s=gain,
         gain_reason=reason,
-        rest=f"the fused update keeps the other {format_seconds(left_s)}",
+        rest=f"the fused update still takes {format_seconds(left_s)}",
         place=first["place"],
         module=PART,
         layers=("torch",),

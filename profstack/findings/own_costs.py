@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from profstack.analysis.call_sites import CallSite, call_sites
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Stack, Watched, watched
-from profstack.findings import reading, rules
+from profstack.findings import known_calls, reading, rules
 from profstack.findings.data_loading import loaders, model_work, outermost
 from profstack.findings.step_cut import Cut, loop_around, optimizer_line
 from profstack.storage.reader import Recorded
@@ -281,7 +281,8 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     place: Place = {"file": site.file, "line": site.line}
     share, clean_s = format_share(site.share), site.share * step_s
     text = reading.source_line(report, file, line)
-    where = reading.in_words({"file": file, "line": line})
+    hottest: Place = {"file": file, "line": line}
+    where = reading.in_words(hottest)
     name = f"'{text}'" if text else f"line {site.line}"
     if site.name is not None:
         name = reading.qualified_name(report, place, site.name)
@@ -291,6 +292,8 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     )
     if site.part == "data wait":
         advice = "Make the batch cheaper, or in a DataLoader's workers, while the model computes."
+    if site.in_hottest or site.name is None:
+        advice = known_calls.hint(report, hottest) + advice
     if site.in_hottest >= _MOSTLY * site.share and site.name is not None:
         advice += f" Most of it is at {where}" + (f" ('{text}')." if text else ".")
     else:
@@ -305,13 +308,12 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
         evidence=[
             {
                 "function": site.name or function,
-                **reading.pick(place, "file", "line"),
+                # By cProfile alone no line is known.
+                **reading.pick(hottest if site.in_hottest else place, "file", "line"),
                 "step_share": site.share,
                 "clean_s": clean_s,
-                # By cProfile alone no line is known.
-                "heaviest_line": line if site.in_hottest and line != site.line else None,
                 "text": text,
-                "link": reading.to_source({"file": file, "line": line}),
+                "link": reading.to_source(hottest),
             }
         ],
         advice=advice,

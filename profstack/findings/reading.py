@@ -378,7 +378,7 @@ def qualified_name(report: Report, place: Place, name: str) -> str:
     name of the function that they are in.
     """
     text = text_of_file(report, place["file"])
-    span = (_spans_by_line(text) or {}).get(place["line"]) if text else None
+    span = (spans_by_line(text) or {}).get(place["line"]) if text else None
     is_inside = name.startswith("<") and name != "<module>"
     return span.qualified if span is not None and (is_inside or span.name == name) else name
 
@@ -415,7 +415,7 @@ class CallGraph:
     def _spans(self) -> dict[str, dict[int, Span] | None]:
         """The functions of each file by line; only those that name lines read the texts."""
         sources = self._report["sources"]
-        return {row["file"]: _spans_by_line(row["text"]) for row in sources if row["text"]}
+        return {row["file"]: spans_by_line(row["text"]) for row in sources if row["text"]}
 
     def below(self, roots: Iterable[FunctionKey], not_by: Sequence[str] = ()) -> set[FunctionKey]:
         """Return the functions that these call, directly or not, but not by functions so named."""
@@ -532,7 +532,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
-def _spans_by_line(text: str) -> dict[int, Span] | None:
+def spans_by_line(text: str) -> dict[int, Span] | None:
     """Return the innermost function of each line that has one; None of what is no Python."""
     tree = parse_source(text)
     if tree is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from profstack.analysis.watch import STARTUP, Frame, Stack, watched
-from profstack.findings import names, reading, rules
+from profstack.findings import known_calls, names, reading, rules
 from profstack.findings.rules import FindingRule
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known
@@ -114,7 +114,7 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
             if saved_s < rules.BESIDE_TORCH_S:
                 # What is left is the import of torch.
                 continue
-        yield _finding(cost, row, saved_s)
+        yield _finding(report, cost, row, saved_s)
 
 
 def _is_said(report: Report, row: RunPart) -> bool:
@@ -138,7 +138,7 @@ def _done_rarer_s(row: RunPart) -> float | None:
     return min(_SAVED * row["wall_s"], row["wall_s"] - (row["longest_s"] or 0.0))
 
 
-def _finding(cost: _Cost, row: RunPart, saved_s: float | None) -> Finding:
+def _finding(report: Report, cost: _Cost, row: RunPart, saved_s: float | None) -> Finding:
     place: Place | None = None
     if row["file"] is not None and row["line"] is not None:
         place = {"file": row["file"], "line": row["line"]}
@@ -165,7 +165,7 @@ def _finding(cost: _Cost, row: RunPart, saved_s: float | None) -> Finding:
                 "link": reading.to_source(place) if place else None,
             }
         ],
-        advice=cost.advice,
+        advice=(known_calls.hint(report, place) if place is not None else "") + cost.advice,
     )
 
 
@@ -196,7 +196,8 @@ def _own_code(report: Report) -> Iterator[Finding]:
             wall_s,
             share,
             {"function": found["name"], "text": text},
-            f"It takes {format_seconds(wall_s)}"
+            known_calls.hint(report, place)
+            + f"It takes {format_seconds(wall_s)}"
             + (f", {line}. " if line != name else ". ")
             + "Do it less often, on less data, once for all, or after the run.",
         )

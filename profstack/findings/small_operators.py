@@ -246,7 +246,8 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
         severity="medium" if reason == _CARRIED else reading.severity_of(share, 1.0),
         gain_s=gain,
         gain_reason=reason,
-        rest=f"one run for all keeps the other {format_seconds((cost or 0.0) - (gain or 0.0))}",
+        rest=f"of {format_seconds(cost or 0.0)} one run for all would still take "
+        f"{format_seconds((cost or 0.0) - (gain or 0.0))}",
         place=line,
         module=group.module["path"],
         layers=["torch"],

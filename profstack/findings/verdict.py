@@ -525,7 +525,10 @@ def _rough(report: Report) -> str | None:
     known = "is not known well" if half is None else f"is known to within {format_share(half)}"
     why = "the steps differ among themselves"
     if no_core_s and step_s and no_core_s >= _MUCH_LACKING * step_s:
-        why = f"for {format_share(no_core_s / step_s)} of it its thread had no core"
+        why = (
+            f"during {format_share(no_core_s / step_s)} of it other work had the cores, and the "
+            "thread that makes the steps waited for one"
+        )
     elif mark["n"] < _FEW_STEPS:
         why = f"the run gave {format_count(mark['n'])} clean step{'s' * (mark['n'] != 1)}"
     return f"the step's time {known}: {why}"

@@ -343,7 +343,7 @@ function drawRunBar(page) {
       row.name && row.part !== "steps"
         ? [row.name === "<module>" ? null : row.name, placeWords(row)].filter(Boolean).join(", ")
         : row.part === "other" && row.by === "clock"
-          ? "nothing watched it"
+          ? "no layer saw it"
           : null,
     is: row.by === "samples" ? "sampled" : "measured",
   }));
@@ -558,7 +558,7 @@ function drawVerdict({ facts, overview }) {
         )
       : null,
     told
-      ? remark("Causes that are tested, by their share of a step; the mark is where one counts:")
+      ? remark("Causes that are tested, by their share of a step. The mark shows from which share on each is named as the cause:")
       : null,
     told
       ? el(

@@ -208,7 +208,7 @@ def test_a_verdict_is_certain_beyond_the_noise_of_the_run(wait, low, high, suren
 
 @cases("words wait python n no_core_ms peaks",
     ("29 clean steps", 0.5, 0.1, 29, 0.4, True), ("differ among", 0.5, 0.1, 30, 0.4, True),
-    ("for 6 % of it its thread had no core", 0.5, 0.1, 29, 0.6, True),
+    ("during 6 % of it other work had the cores", 0.5, 0.1, 29, 0.6, True),
     ("python-bound weighs about as much (46 %)", 0.5, 0.46, 29, 0.6, True),
     ("counts from 30 % on", 0.33, 0.1, 29, 0.6, True),
     ("up to 48 % of the step could be arithmetic or memory traffic: the machine's", 0.5, 0.0, 29,

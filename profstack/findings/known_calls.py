@@ -1,0 +1,122 @@
+"""Calls that are known to be slow at what they do, by the text of a line, and what to do instead.
+
+A finding knows which line takes the time; where that line says why, its advice begins with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from profstack.findings import reading
+from profstack.storage.schema.report import Place, Report
+
+
+@dataclass(frozen=True)
+class KnownCall:
+    """A call by its text; one that is `around` the time may be on another line of the function."""
+
+    pattern: re.Pattern[str]
+    advice: str
+    around: bool = False
+
+
+def _known(pattern: str, advice: str, *, around: bool = False) -> KnownCall:
+    return KnownCall(re.compile(pattern), advice, around)
+
+
+_JOINS = r"(?:torch\.(?:cat|hstack|vstack)|np\.(?:append|concatenate|[hv]stack)|pd\.concat)"
+KNOWN_CALLS = (
+    _known(
+        r"\.(?:iterrows|itertuples)\(",
+        "Rows of the table are gone through one by one ({text}): compute with whole columns.",
+        around=True,
+    ),
+    _known(
+        r"\.apply\(.*\baxis\s*=\s*(?:1|[\"']columns[\"'])",
+        "apply(axis=1) calls Python for each row: compute with whole columns.",
+        around=True,
+    ),
+    _known(
+        rf"\b(\w[\w.]*)\s*=\s*{_JOINS}\(\s*[\[(]?\s*\1\b",
+        "What grows is copied as a whole each time ({text}): collect the parts in a list, and join "
+        "them once at the end.",
+        around=True,
+    ),
+    _known(
+        r"\bdeepcopy\(",
+        "deepcopy copies all of an object each time: read what is needed without a copy of it (of "
+        "a model its state_dict(), which shares memory), or copy it once and update the copy.",
+    ),
+    _known(
+        r"\bchoices?\(.*\b(?:p|weights)\s*=",
+        "A draw with probabilities goes through all of them: draw many at once, or keep their sums "
+        "(numpy.searchsorted, a tree of sums).",
+    ),
+    _known(
+        r"(?<![\w.])(\w[\w.]*)\s*/\s*(?:\1\.sum\(|(?:np|torch)\.sum\(\1\b)",
+        "All of `{0}` is summed up and divided each time: keep the sum up to date, or keep the "
+        "result where nothing has changed.",
+    ),
+    _known(
+        r"\.compute\(\)",
+        "compute() goes through all that was collected so far: collect in each step, and compute "
+        "once per epoch or every N steps.",
+    ),
+    _known(
+        r"\bhistogram\(|\bhistc\(|\.add_histogram\(",
+        "A histogram of each tensor is seldom needed in every step: make it every N steps.",
+    ),
+    _known(
+        r"\bImage\.open\(|\bimread\(|\bread_image\(|\bdecode_(?:jpeg|png|image)\(",
+        "Files are decoded again each time: keep them decoded (in memory, or in an array on disk) "
+        "where they fit, or decode them in a DataLoader's workers.",
+    ),
+    _known(
+        r"(?<![\w.])open\(|\bread_(?:csv|parquet|json|text|bytes)\(|\bnp\.load\(|\bjson\.loads?\(",
+        "A file is read each time: read it once, and keep what was read.",
+    ),
+    _known(
+        r"\blinalg\.(?:inv|pinv|solve|svd|eigh?|cholesky)\(|\.(?:inverse|pinverse)\(\)",
+        "A matrix is factorised each time: do that once for as long as it stays the same.",
+    ),
+    _known(
+        r"\bplt\.|\.savefig\(|\bimsave\(|\.imshow\(",
+        "A picture is drawn each time: draw it every N steps, or after the run.",
+    ),
+    _known(
+        r"\btime\.sleep\(",
+        "It waits on purpose (time.sleep).",
+    ),
+)
+_LONGEST = 60
+
+
+def hint(report: Report, place: Place) -> str:
+    """Return what is known of the call on a line, and what to do instead; empty without any."""
+    text = reading.text_of_file(report, place["file"])
+    if not text:
+        return ""
+    lines = text.splitlines()
+    at = place["line"]
+    own = lines[at - 1] if 0 < at <= len(lines) else ""
+    for known in KNOWN_CALLS:
+        if found := known.pattern.search(_code(own)):
+            return _said(known, found, own)
+    span = (reading.spans_by_line(text) or {}).get(at)
+    for line in lines[span.first - 1 : span.last] if span is not None else ():
+        for known in KNOWN_CALLS:
+            if known.around and (found := known.pattern.search(_code(line))):
+                return _said(known, found, line)
+    return ""
+
+
+def _code(line: str) -> str:
+    """Return a line without a comment behind it."""
+    return re.sub(r"(?:^|\s)#.*", "", line)
+
+
+def _said(known: KnownCall, found: re.Match[str], line: str) -> str:
+    text = _code(line).strip()
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return known.advice.format(*found.groups(), text=short) + " "
