@@ -8,8 +8,8 @@ sample), other threads, time inside built-in functions apart from the line that 
 modules' paths. A sample comes when the interpreter's lock is free: of Python code between two
 calls into torch the later call is shown.
 Usual slowdown: 1.01 on a 0.3 ms step: a sample takes some 60 microseconds. Python code stops for
-each sample, 0.1 to 0.9 ms: after 30 seconds, or 3 with --light, they come less often, for half a
-percent.
+each sample, 0.1 to 0.9 ms: after 30 seconds they come less often, for half a percent; with --light
+after 3, for a quarter of one.
 Conflicts: from Python 3.12 on cProfile counts the calls of all threads: the watch gives way
 as soon as it sees a profiler of the script's own.
 """

@@ -179,7 +179,7 @@ class StepLog:
     FLUSH = 4096
     # Steps of the watch that are written one by one; of later ones each second one, after as many
     # again each fourth, and so on, and the slowest of those between. A job of days has millions.
-    ALL_WATCHED = 10_000
+    ALL_WATCHED = 5_000
 
     def __init__(self, writer: Writer, clock: Clock, origin: float | None = None) -> None:
         self.writer = writer

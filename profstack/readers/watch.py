@@ -205,7 +205,7 @@ MOST_SHARE = 0.005
 PER_LOOK = 100
 FIRST_LOOK = 30
 # The same where the watch is all there is, for jobs of days (`--light`).
-FIRST_LOOK_IF_SPARING = 3
+FIRST_LOOK_IF_SPARING, MOST_SHARE_IF_SPARING = 3, 0.0025
 MOST_CHANGES = 8
 # What a sample costs beside its own CPU time where Python code hands over the interpreter's lock
 # for it: two changes of thread and cold caches. Between 0.1 ms and, on a busy machine, 0.9 ms.
@@ -218,11 +218,12 @@ class Sampler(guard.ForkSafeThread):
     """Samples while resumed; `origin` is when the recording began, by `perf_counter`.
 
     It follows the thread that resumed it last, else the one that made it. A `sparing` one keeps
-    the full interval for 3 seconds, another one for 30.
+    the full interval for 3 seconds, another one for 30, and costs half as much from then on.
     """
 
     def __init__(self, origin: float, *, sparing: bool = False) -> None:
         self._full = PER_LOOK * (FIRST_LOOK_IF_SPARING if sparing else FIRST_LOOK)
+        self._most_share = MOST_SHARE_IF_SPARING if sparing else MOST_SHARE
         self.stacks = Stacks()
         self.interval_s = WATCH_INTERVAL_S
         self.taken = 0
@@ -497,7 +498,7 @@ class Sampler(guard.ForkSafeThread):
             cost_s = (cpu_s - self._cpu_s + HANDOVER_S * self._handovers) / PER_LOOK
             self._cpu_s, self._handovers = cpu_s, 0
             # Rounded up to whole intervals of 10 ms.
-            needed = -(-cost_s // (MOST_SHARE * WATCH_INTERVAL_S))
+            needed = -(-cost_s // (self._most_share * WATCH_INTERVAL_S))
             needed_s = min(max(needed * WATCH_INTERVAL_S, least_s), _LONGEST_S)
             differs = not 0.5 * interval_s < needed_s < 1.5 * interval_s
             if differs and self._changes < MOST_CHANGES and self.taken >= self._full:

@@ -86,7 +86,7 @@ def logged(tmp_path, moments):
 
 @pytest.fixture
 def recorded(logged, monkeypatch):
-    assert (StepLog.FLUSH, StepLog.ALL_WATCHED) == (4096, 10_000)
+    assert (StepLog.FLUSH, StepLog.ALL_WATCHED) == (4096, 5_000)
     monkeypatch.setattr(StepLog, "ALL_WATCHED", 5)
     log, rows = logged.log, {"functions": [{"slice": 0, "name": "f"}]}
     log.begin_plan("optimizer", "train")

@@ -265,12 +265,15 @@ def test_a_sample_that_waits_for_the_interpreter_costs_more(sampler, monkeypatch
     assert sampler.interval_s == pytest.approx(watch.HANDOVER_S / watch.MOST_SHARE)
 
 
-def test_a_sparing_watch_looks_at_its_cost_after_three_seconds():
+def test_a_sparing_watch_looks_at_its_cost_after_three_seconds(monkeypatch):
+    monkeypatch.setattr(watch.time, "thread_time", lambda: 0.0)
     usual, sparing = watch.Sampler(0.0), watch.Sampler(0.0, sparing=True)
     for sampler, taken in ((usual, 2900), (usual, 3000), (sparing, 200), (sparing, 300)):
         sampler.taken, sampler._handovers = taken, 100
         sampler._choose_interval(1.0)
     assert (len(usual.thinned), len(sparing.thinned)) == (1, 1)
+    # 0.3 ms a sample for each hand-over of the interpreter's lock.
+    assert [each[-1][1] for each in (usual.thinned, sparing.thinned)] == pytest.approx([0.06, 0.12])
 
 
 def switches(sampler):
