@@ -166,7 +166,12 @@ def measure(program: Program, keep: Path | None, *, tries: bool) -> dict[str, An
 
 def kept_promises(recording: Path, folder: Path) -> set[str]:
     """Try the remedies of a recording's findings; the titles of those measured to gain as much."""
-    run([sys.executable, "-m", "profstack", "try", "-q", "--budget", "4m", str(recording)], folder)
+    command = [sys.executable, "-m", "profstack", "try", "-q", "--budget", "4m", str(recording)]
+    try:
+        run(command, folder)
+    except RuntimeError:
+        # None of them is one that can be tried.
+        return set()
     report = json.loads((recording / "report.json").read_text(encoding="utf-8"))
     return {
         each["title"]
