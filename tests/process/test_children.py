@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.support.processes import run_python
+
 SCRIPT = """
 import multiprocessing, os, subprocess, sys, time
 import torch
@@ -88,3 +90,71 @@ def test_each_way_of_starting_a_process_gives_it_a_recording(followed, run_profs
     assert [row["folder"] for row in report["tables"]["ranks"]] == found
     assert (report["ranks"]["kind"], report["ranks"]["shown"]) == ("process", 2)
     assert report["verdict"]["sentence"].startswith("Of 4 processes, process 2 spent most time")
+
+
+WORK = """
+import torch
+def train(seed, model=None):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(16, 4) if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(60 + seed):
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).square().mean().backward()
+        optimizer.step()
+    return seed
+"""
+BEGIN = """import concurrent.futures, subprocess, sys
+import torch.multiprocessing
+from work import train
+if __name__ == "__main__":
+"""
+# One model in shared memory that all train; two pools, of workers that train twice; and a program
+# that starts another one, which starts processes.
+SHARED = """
+    model = torch.nn.Linear(16, 4).share_memory()
+    kind = torch.multiprocessing.get_context("spawn").Process
+    started = [kind(target=train, args=(seed, model)) for seed in (1, 2)]
+    [each.start() for each in started]
+    [each.join() for each in started]
+    print([each.exitcode for each in started])
+"""
+POOLS = """
+    context = torch.multiprocessing.get_context("forkserver")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        print(list(pool.map(train, (1, 2))))
+    with torch.multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.map(train, (3, 4)))
+"""
+NESTED = """
+    if sys.argv[1:]:
+        torch.multiprocessing.spawn(train, nprocs=2)
+    else:
+        print(subprocess.run([sys.executable, __file__, "inner"]).returncode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "steps"), [(SHARED, [61, 62]), (POOLS, [123, 127]), (NESTED, [60, 61])]
+)
+def test_models_that_processes_share_pools_and_processes_of_processes(
+    run_profstack, tmp_path, body, steps
+):
+    (tmp_path / "work.py").write_text(WORK)
+    (tmp_path / "starts.py").write_text(BEGIN + body)
+    alone = run_python("starts.py", cwd=tmp_path)
+    under = run_profstack(["run", "-q", "-o", "rec", "starts.py"])
+    assert under.stdout == alone.stdout
+    reports = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(tmp_path.glob("rec/process-*/report.json"))
+    ]
+    counts = sorted(report["step"]["count"] for report in reports)
+    # The step that shows the rule is over before the count begins. A pool may kill its workers,
+    # whose last steps were not written.
+    killed = [report["status"] != "complete" for report in reports]
+    for count, made in zip(counts, steps, strict=True):
+        assert made / 2 < count < made if any(killed) else count == made - 1
+    assert sum(killed) == (body is POOLS)
+    layers = [{row["name"]: row["status"] for row in report["layers"]} for report in reports]
+    assert [each["torch"] for each in layers] == ["recorded"] * 2
