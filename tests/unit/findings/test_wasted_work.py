@@ -229,3 +229,15 @@ def test_operators_on_float64_take_twice_as_long(of_64, small, on, gain_ms):
         titles = [each["title"] for each in wasted_work.double_precision(None, report)]
         is_model = dtypes == ["float64"]
         assert [title.startswith("The model trains") for title in titles] == [is_model] * len(found)
+
+
+@cases(
+    "name share",
+    "aten::mm .5; aten::mkldnn_convolution .8; aten::_slow_conv2d_backward .8; aten::sqrt .75",
+    "aten::div .75; aten::gelu_backward .75; aten::_softmax .75; aten::add .5",
+)
+def test_what_float32_saves_of_an_operator(name, share):
+    report = report_of([])
+    report["roofline"] = {"points": [point("float64", 4) | {"name": f"{name} in Net"}]}
+    (told,) = wasted_work.double_precision(None, report)
+    assert told["gain_s"] == pytest.approx(4 * MS * share)
