@@ -468,6 +468,10 @@ def data_starved(recorded: Recorded, report: Report, step_s: float) -> Iterator[
         yield from _without_loader(report, step_s, share * step_s, slowed_by(recorded))
 
 
+# Workers that save less of the loading are no remedy.
+_WORTH_WORKERS = 0.2
+
+
 def _with_loader(report: Report, loading: Loading) -> Finding:
     """Return the finding on a DataLoader: without workers, or with too few or too slow ones."""
     gain, reason = gain_of(loading, loading.wanted())
@@ -494,9 +498,12 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         advice = _advice_on_workers(loading, gain, " and ".join(names.parts_by_text(report)))
     else:
         functions = loading_functions(report, loading.load_s)
+        is_little = gain is not None and gain < _WORTH_WORKERS * loading.load_s
+        if is_little:
+            gain, reason = None, "how much cheaper samples can be made is not known"
         place = next((each.row for each in functions if each.row["own"]), None)
         rows = [each.evidence for each in functions]
-        advice = _advice(loading, functions, gain)
+        advice = _advice(loading, functions, gain, is_little=is_little)
         if functions and functions[0].row["own"]:
             slow = known_calls.hint(report, functions[0].heaviest_line or functions[0].row)
             advice = f"{advice} {slow}".rstrip()
@@ -556,7 +563,9 @@ def _advice_on_workers(loading: Loading, gain: float | None, parts: str) -> str:
     )
 
 
-def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float | None) -> str:
+def _advice(
+    loading: Loading, functions: Sequence[LoadingFunction], gain: float | None, *, is_little: bool
+) -> str:
     words = ""
     if gain:
         words = (
@@ -565,6 +574,8 @@ def _advice(loading: Loading, functions: Sequence[LoadingFunction], gain: float 
         )
     elif loading.cores < 2:
         words += "There is one core: workers would take it from the step. "
+    elif is_little:
+        words += "The cores have little time left for workers. "
     if functions and "collate" in f"{functions[0].place} {functions[0].called_from}":
         words += "Collate whole tensors at once (torch.stack, torch.cat) without Python loops. "
     other = "Else make" if gain or "Collate whole" in words else "Make"

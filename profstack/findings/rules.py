@@ -206,10 +206,10 @@ DOUBLE_PRECISION = FindingRule(
     "double-precision",
     "Operators compute in float64",
     "Operators on float64, by the points of the roofline, take at least a tenth of the clean step.",
-    "Estimated on the CPU, but for operators that are bound by calls: half of their time (twice the "
-    "bytes, half as many numbers in a vector), three quarters of roots, divisions, GELU and "
-    "softmax, four fifths of convolutions, as measured. None on a device, where the ratio of the "
-    "peaks is from 2 to 64.",
+    "Estimated on the CPU, but for operators that are bound by calls: half of their time (float64 "
+    "has twice the bytes, and half as many numbers in a vector), three quarters of roots, "
+    "divisions, GELU and softmax, four fifths of convolutions, as measured. None on a device, "
+    "where the ratio of the peaks is from 2 to 64.",
     # With less, the half of it is what two runs differ by.
     threshold=0.1,
 )
