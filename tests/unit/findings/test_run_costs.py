@@ -14,14 +14,14 @@ from tests.support.tables import cases, near, of
 FIGURES = "slug run_s run_gain_s run_gain_is file line"
 
 
-def found(
-    part, wall_s, share, *, compiled_s=0.0, count=50, by="samples", times=9, kept=0.08, seen=None
-):
+def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples", times=9, kept=0.08,
+          seen=None, again=()):  # fmt: skip
     known = {"file": TRAIN, "line": 7, "name": "work", "by": by, "functions": [], "times": times}
     rows = [{"part": part, "wall_s": wall_s, "share": share, "longest_s": kept * wall_s, **known}]
     rows.append({**rows[0], "part": "profstack", "share": None, "wall_s": 99.0})
     tables = {"compilations": [{"wall_s": compiled_s}]}
     report = report_of(parts={"run_bar": rows, "step": {"count": count}, "watch": seen and {"": 9}})
+    report["findings"] = list(again)
     return run_costs(seen or SimpleNamespace(table=tables.__getitem__), report)
 
 
@@ -51,6 +51,16 @@ def test_a_part_is_found_from_its_share_and_its_seconds_on(part, rule, least_s, 
     # A first step may be long for other reasons than its compilation.
     is_found = bool(found(part, least_s, 0.9, compiled_s=0.49 * least_s))
     assert is_found is (rule is not rules.COMPILATION_COST)
+
+
+def test_what_is_compiled_again_has_a_finding_of_its_own():
+    rule = rules.COMPILATION_COST
+    (alone,) = found("first step and compilation", 6.0, rule.threshold, compiled_s=5.0)
+    again = [{"slug": "recompilations", "run_s": 4.0}, {"slug": "recompilations", "run_s": None}]
+    (less,) = found("first step and compilation", 6.0, rule.threshold, compiled_s=5.0, again=again)
+    assert [each["run_gain_s"] for each in (alone, less)] == near(5.0, 1.0)
+    (none,) = found("first step and compilation", 6.0, rule.threshold, compiled_s=3.5, again=again)
+    assert none["run_gain_s"] == 0
 
 
 @cases("share wall_s is_found", (0.1, 0.5, True), (0.099, 0.5, False), (0.1, 0.49, False))
