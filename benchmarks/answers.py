@@ -11,6 +11,7 @@ becomes known, and a new one is written. Of each program:
   the optimizer steps names no cause by its place, which is in the function of the loop.
 - "false": findings of the mended twin that promise more than 3 % of the run. With `--try` the
   remedies of these are tried (`profstack try`), and what is measured to gain as much is not false.
+  What a part of the run takes, "at most", is no promise.
 - "estimated" and "true": the gain of the first finding that names the cause, and what the twin
   gains: of the clean step in ms, or of the whole run in s, measured without profstack. One that
   gives no number has no estimate, whatever later ones about the same place say of a part of it. A
@@ -248,7 +249,7 @@ def _gain(report: dict[str, Any], found: dict[str, Any]) -> bool:
     steps = ("steps", "waiting for data")
     steps_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in steps)
     median_s, gain_s = report["benchmark"]["median_s"], found["gain_s"]
-    of_run_s = found["run_gain_s"] or 0.0
+    of_run_s = 0.0 if found["run_gain_is"] == "at most" else found["run_gain_s"] or 0.0
     if gain_s and median_s:
         of_run_s = max(of_run_s, gain_s / median_s * steps_s)
     return bool(whole) and of_run_s > FALSE_SHARE * whole
