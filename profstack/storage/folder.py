@@ -175,7 +175,8 @@ def _remove_recording(folder: Path) -> None:
     entries = list(folder.iterdir())
     own = _own_folders(folder)
     for entry in entries:
-        is_file = entry.name.startswith(DATABASE) or entry.name.strip(".").startswith("report.")
+        begins = (DATABASE, "report.", TRIALS_FILE)
+        is_file = entry.name.strip(".").startswith(begins)
         if not (entry.name in own if entry.is_dir() else is_file):
             raise RecordingError(
                 f"it holds {entry.name}, which no run has made, so --force does not replace it",

@@ -170,6 +170,8 @@ def test_a_recording_is_replaced_by_force_alone(folder, tmp_path):
     filled(folder)
     # A process that was killed before its first file left its folder.
     (folder / "process-9").mkdir()
+    # What `profstack try` has left there is profstack's own.
+    (folder / "try.json").write_text("{}")
     with pytest.raises(RecordingError, match=r"in use.*--force"):
         create(folder)
     assert (folder / "report.html").read_text() == "old"
