@@ -31,8 +31,8 @@ class Exchanges:
     def __init__(self) -> None:
         self._models: dict[int, _Model] = {}
 
-    def call_begins(self, module: Any) -> None:
-        """Take an outermost call of a module."""
+    def call_begins(self, module: Any, *, with_grad: bool = True) -> None:
+        """Take an outermost call of a module; without gradients no backward pass follows it."""
         wrapped = wrapped_module(module)
         if wrapped is None or wrapped[0] != "DistributedDataParallel":
             return
@@ -41,7 +41,8 @@ class Exchanges:
             ids = frozenset(id(each) for part in parts_of(module) for each in parameters_in(part))
             model = self._models[id(module)] = _Model(ids)
         own = object.__getattribute__(module, "__dict__")
-        model.asked = bool(own.get("require_backward_grad_sync"))
+        if with_grad:
+            model.asked = bool(own.get("require_backward_grad_sync"))
 
     def backward_begins(self) -> None:
         """Take a backward pass that adds gradients up: one asked for single ones exchanges none."""

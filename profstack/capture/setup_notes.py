@@ -97,27 +97,7 @@ class SetupNotes(Listener):
     def enter(self, kind: str, name: str, module: Any = None) -> None:
         """Note that a module's call, a backward pass or an optimizer's step begins."""
         if kind == "module":
-            given, self._given = self._given, None
-            if not self._inside:
-                self.unused.module_begins(name, module)
-                asks = self._asks_for_gradients(module)
-                may_change = asks and self._backward > 0
-                self._constant.call_begins(name, module, given, may_change=may_change)
-            if not self._depth and not self._inside:
-                self._call_begins(name, module)
-                self._exchanges.call_begins(module)
-                args, kwargs = given or ((), {})
-                self.unused.call_begins(module, (*args, *kwargs.values()))
-                if given is not None:
-                    self._padding.call_begins(module, *given)
-                    call = self._current
-                    if call is not None and call.has_parameters:
-                        key = call.training, call.grad, call.inference_mode, call.autocast
-                        self._repeated.call_begins(name, module, given, self._place, key)
-            elif given is not None:
-                self._padding.embedding_begins(module, given[0])
-            self._depth += 1
-            self._look_at(name, module)
+            self._module_begins(name, module)
         elif kind == "backward":
             self._backward += 1
             self._kept += module is True
@@ -203,6 +183,30 @@ class SetupNotes(Listener):
         }
 
     # -- taking notes ----------------------------------------------------------------------------
+
+    def _module_begins(self, name: str, module: Any) -> None:
+        given, self._given = self._given, None
+        if not self._inside:
+            if not self._depth:
+                args, kwargs = given or ((), {})
+                self.unused.call_begins(module, (*args, *kwargs.values()))
+            self.unused.module_begins(name, module)
+            asks = self._asks_for_gradients(module)
+            may_change = asks and self._backward > 0
+            self._constant.call_begins(name, module, given, may_change=may_change)
+        if not self._depth and not self._inside:
+            self._call_begins(name, module)
+            self._exchanges.call_begins(module, with_grad=self._torch.is_grad_enabled())
+            if given is not None:
+                self._padding.call_begins(module, *given)
+                call = self._current
+                if call is not None and call.has_parameters:
+                    key = call.training, call.grad, call.inference_mode, call.autocast
+                    self._repeated.call_begins(name, module, given, self._place, key)
+        elif given is not None:
+            self._padding.embedding_begins(module, given[0])
+        self._depth += 1
+        self._look_at(name, module)
 
     def _call_begins(self, name: str, module: Any) -> None:
         torch = self._torch

@@ -29,11 +29,18 @@ class Targets:
     max_final_steps: int = 2000
     settle_s: float = 0.003
     max_settle_steps: int = 10
+    # Of each clean slice after the final one, where no layer has any.
+    alone_s: float = 0.4
 
     def in_lockstep(self) -> Targets:
         """Return targets with every length in steps, so that all ranks switch at the same ones."""
         return replace(
-            self, slice_steps=max(self.slice_steps, 5), slice_s=0.0, final_s=0.0, settle_s=0.0
+            self,
+            slice_steps=max(self.slice_steps, 5),
+            slice_s=0.0,
+            final_s=0.0,
+            settle_s=0.0,
+            alone_s=0.0,
         )
 
 
@@ -116,13 +123,13 @@ def plan(layers: list[LayerMode], targets: Targets, shared: Observing = ()) -> I
     for _ in range(0 if layers else _CLEAN_ALONE):
         yield settle(targets, last)
         yield SlicePlan(
-            "clean", (), last, targets.clean_steps, _CLEAN_ALONE_S, targets.max_final_steps
+            "clean", (), last, targets.clean_steps, targets.alone_s, targets.max_final_steps
         )
     yield watch(last)
 
 
-# Clean slices of a run without layers, and the seconds of each.
-_CLEAN_ALONE, _CLEAN_ALONE_S = 5, 0.4
+# Further clean slices of a run without layers.
+_CLEAN_ALONE = 3
 
 # Layers and modes of a run that counts: those that see a step one by one, and those of all steps.
 _ONE_BY_ONE = ("torch", "detail")

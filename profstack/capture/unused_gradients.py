@@ -18,7 +18,12 @@ from profstack.models import can_be_read, children_of, parameters_in, parts_of
 _FEWEST_STEPS = 8
 # Modules that are told one by one, the largest first; how much is looked through, and how often it
 # is looked whether they have changed.
-_MOST_TOLD, _MOST_ROOTS, _MOST_LOOKS, _MOST_CHECKS = 20, 20, 40, 50
+_MOST_TOLD, _MOST_ROOTS, _MOST_LOOKS = 20, 20, 40
+# So many looks whether they have changed are as often as asked; later ones are ever further apart.
+_OFTEN_CHECKED, _FURTHER = 30, 1.2
+# Inputs in lists and dictionaries are looked at so deep, and so many of them.
+_DEEPEST, _MOST_INPUTS = 3, 100
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 # Values of a parameter that are compared: what is written by `.data` has no other trace.
 _SAMPLED = 8
 
@@ -47,7 +52,7 @@ class UnusedGradients:
         self._unused: dict[int, _Unused] = {}
         self._trained: set[int] = set()
         self._after_trained = False
-        self._looks = self._checks = 0
+        self._looks = self._checks = self._next_check = 0
         # Numbers of the steps between which they did not change.
         self._first: int | None = None
         self._last = 0
@@ -58,7 +63,7 @@ class UnusedGradients:
             self._roots[id(module)] = weakref.ref(module)
         # What has gradients passes them on to where it comes from.
         with self._torch._C.DisableTorchFunction():
-            self._after_trained = any(map(self._has_gradients, inputs))
+            self._after_trained = any(map(self._may_have_gradients, inputs))
 
     def module_begins(self, name: str, module: Any) -> None:
         """Take the call of any module: what is trained before it needs the gradients it passes."""
@@ -79,9 +84,11 @@ class UnusedGradients:
 
     def check(self, number: int) -> bool:
         """Drop what has changed up to this step; return whether that changes what is told."""
-        if not self._unused or self._checks == _MOST_CHECKS:
+        if not self._unused or number < self._next_check:
             return False
         self._checks += 1
+        if self._checks >= _OFTEN_CHECKED:
+            self._next_check = int(_FURTHER * number) + 1
         told = self._told()
         with self._torch._C.DisableTorchFunction():
             kept = {key: each for key, each in self._unused.items() if self._is_as_seen(each)}
@@ -155,12 +162,18 @@ class UnusedGradients:
         for child, each in children_of(module):
             yield from self._parts(each, f"{name}.{child}")
 
-    def _has_gradients(self, value: Any) -> bool:
-        if isinstance(value, (list, tuple)):
-            return any(map(self._has_gradients, value))
-        if isinstance(value, dict):
-            return any(map(self._has_gradients, value.values()))
-        return isinstance(value, self._base) and bool(self._base.requires_grad.__get__(value))
+    def _may_have_gradients(self, value: Any, deep: int = 0) -> bool:
+        """Return whether an input passes gradients on, or may: what holds it is not known."""
+        if isinstance(value, self._base):
+            return bool(self._base.requires_grad.__get__(value))
+        if type(value) in _PLAIN:
+            return False
+        # No class of the script's own: to go through one may do anything.
+        if type(value) is dict:
+            value = list(value.values())
+        if type(value) not in (list, tuple) or deep == _DEEPEST or len(value) > _MOST_INPUTS:
+            return True
+        return any(self._may_have_gradients(each, deep + 1) for each in value)
 
     def _has_used_gradient(self, parameter: Any) -> bool:
         base = self._base

@@ -372,10 +372,11 @@ def _recompiled(
 
 def _steps_since(recorded: Recorded, of_function: Sequence[Version]) -> int:
     """Return the steps of the plan after the one in which the function was compiled first."""
+    # Those that several layers share have a row each.
+    slices = {row["first_step"]: row["steps"] for row in recorded.slices if row["steps"]}
     first = of_function[0].step
-    begun = recorded.steps[0]["step"] if recorded.steps else 0
-    count = recorded.plan_steps.get(recorded.plan or 0, 0)
-    return count if first is None else max(min(count, begun + count - 1 - first), 0)
+    begin = min(slices, default=0) if first is None else first + 1
+    return sum(max(min(at + count - begin, count), 0) for at, count in slices.items())
 
 
 def _times(of_function: Sequence[Version], again: Sequence[Version]) -> tuple[list[float], bool]:

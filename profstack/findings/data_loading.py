@@ -498,12 +498,13 @@ def _with_loader(report: Report, loading: Loading) -> Finding:
         advice = _advice_on_workers(loading, gain, " and ".join(names.parts_by_text(report)))
     else:
         functions = loading_functions(report, loading.load_s)
-        is_little = gain is not None and gain < _WORTH_WORKERS * loading.load_s
-        if is_little:
+        little = None
+        if gain is not None and gain < _WORTH_WORKERS * loading.load_s:
+            little = _rest(loading, loading.wanted(), gain) or ""
             gain, reason = None, "how much cheaper samples can be made is not known"
         place = next((each.row for each in functions if each.row["own"]), None)
         rows = [each.evidence for each in functions]
-        advice = _advice(loading, functions, gain, is_little=is_little)
+        advice = _advice(loading, functions, gain, little)
         if functions and functions[0].row["own"]:
             slow = known_calls.hint(report, functions[0].heaviest_line or functions[0].row)
             advice = f"{advice} {slow}".rstrip()
@@ -564,8 +565,12 @@ def _advice_on_workers(loading: Loading, gain: float | None, parts: str) -> str:
 
 
 def _advice(
-    loading: Loading, functions: Sequence[LoadingFunction], gain: float | None, *, is_little: bool
+    loading: Loading,
+    functions: Sequence[LoadingFunction],
+    gain: float | None,
+    little: str | None,
 ) -> str:
+    """Return what to do without workers; `little` says why they would save little, None if not."""
     words = ""
     if gain:
         words = (
@@ -574,8 +579,8 @@ def _advice(
         )
     elif loading.cores < 2:
         words += "There is one core: workers would take it from the step. "
-    elif is_little:
-        words += "The cores have little time left for workers. "
+    elif little is not None:
+        words += f"Workers would save little of it{': ' * bool(little)}{little}. "
     if functions and "collate" in f"{functions[0].place} {functions[0].called_from}":
         words += "Collate whole tensors at once (torch.stack, torch.cat) without Python loops. "
     other = "Else make" if gain or "Collate whole" in words else "Make"

@@ -5,8 +5,10 @@ A finding knows which line takes the time; where that line says why, its advice 
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from profstack.findings import reading
 from profstack.storage.schema.report import Place, Report
@@ -14,18 +16,26 @@ from profstack.storage.schema.report import Place, Report
 
 @dataclass(frozen=True)
 class KnownCall:
-    """A call by its text; one that is `around` the time may be on another line of the function."""
+    """A call by its text; one that is `around` the time may be on another line of the function.
+
+    One `in_loop` is slow only in a loop of its function, or on an attribute, which stays.
+    """
 
     pattern: re.Pattern[str]
     advice: str
     around: bool = False
+    in_loop: bool = False
 
 
-def _known(pattern: str, advice: str, *, around: bool = False) -> KnownCall:
-    return KnownCall(re.compile(pattern), advice, around)
+def _known(pattern: str, advice: str, *, around: bool = False, in_loop: bool = False) -> KnownCall:
+    return KnownCall(re.compile(pattern), advice, around, in_loop)
 
 
 _JOINS = r"(?:torch\.(?:cat|hstack|vstack)|np\.(?:append|concatenate|[hv]stack)|pd\.concat)"
+# Along another dimension two different things are joined.
+_ALONG_FIRST = r"(?!.*\b(?:dim|axis)\s*=\s*(?!0\b))(?!.*[\])]\s*,\s*-?[1-9])"
+# What torchmetrics and the like call their results.
+_METRIC = r"(?:metric|accuracy|acc|precision|recall|f1|auroc|auc|score|loss|iou|map)s?"
 KNOWN_CALLS = (
     _known(
         r"\.(?:iterrows|itertuples)\(",
@@ -38,10 +48,11 @@ KNOWN_CALLS = (
         around=True,
     ),
     _known(
-        rf"\b(\w[\w.]*)\s*=\s*{_JOINS}\(\s*[\[(]?\s*\1\b",
+        rf"(?<![\w.])(\w[\w.]*)\s*=\s*{_JOINS}\(\s*[\[(]?\s*\1(?![\w.]){_ALONG_FIRST}",
         "What grows is copied as a whole each time ({text}): collect the parts in a list, and join "
         "them once at the end.",
         around=True,
+        in_loop=True,
     ),
     _known(
         r"\bdeepcopy\(",
@@ -59,7 +70,7 @@ KNOWN_CALLS = (
         "result where nothing has changed.",
     ),
     _known(
-        r"\.compute\(\)",
+        rf"(?i:(?<![a-z]){_METRIC}\w*(?:\[[^\]]*\])?\.compute\(\))",
         "compute() goes through all that was collected so far: collect in each step, and compute "
         "once per epoch or every N steps.",
     ),
@@ -73,7 +84,7 @@ KNOWN_CALLS = (
         "where they fit, or decode them in a DataLoader's workers.",
     ),
     _known(
-        r"(?<![\w.])open\(|\bread_(?:csv|parquet|json|text|bytes)\(|\bnp\.load\(|\bjson\.loads?\(",
+        r"(?<![\w.])open\((?!.*[\"'][rbt]*[wax+])|\bread_(?:csv|parquet|json|text|bytes)\(|\bnp\.load\(",
         "A file is read each time: read it once, and keep what was read.",
     ),
     _known(
@@ -92,23 +103,39 @@ KNOWN_CALLS = (
 _LONGEST = 60
 
 
-def hint(report: Report, place: Place) -> str:
-    """Return what is known of the call on a line, and what to do instead; empty without any."""
+def hint(report: Report, place: Place, *, once: bool = False) -> str:
+    """Return what is known of the call on a line, and what to do instead; empty without any.
+
+    Of what may be done once only loops are told, and not what is slow each time.
+    """
     text = reading.text_of_file(report, place["file"])
     if not text:
         return ""
     lines = text.splitlines()
     at = place["line"]
     own = lines[at - 1] if 0 < at <= len(lines) else ""
-    for known in KNOWN_CALLS:
-        if found := known.pattern.search(_code(own)):
-            return _said(known, found, own)
     span = (reading.spans_by_line(text) or {}).get(at)
-    for line in lines[span.first - 1 : span.last] if span is not None else ():
+    around = range(span.first, span.last + 1) if span is not None else ()
+    for number, line in ((at, own), *((each, lines[each - 1]) for each in around)):
         for known in KNOWN_CALLS:
-            if known.around and (found := known.pattern.search(_code(line))):
+            if not known.around and (once or number != at):
+                continue
+            found = known.pattern.search(_code(line))
+            if found and (not known.in_loop or "." in found[1] or _is_in_loop(text, number)):
                 return _said(known, found, line)
     return ""
+
+
+@cache
+def _is_in_loop(text: str, number: int) -> bool:
+    """Return whether a line of a text is in a loop."""
+    loops = (ast.For, ast.AsyncFor, ast.While)
+    tree = reading.parse_source(text)
+    return tree is not None and any(
+        node.lineno < number <= (node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, loops)
+    )
 
 
 def _code(line: str) -> str:

@@ -292,9 +292,10 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     )
     if site.part == "data wait":
         advice = "Make the batch cheaper, or in a DataLoader's workers, while the model computes."
-    if site.in_hottest or site.name is None:
+    is_one_line = site.in_hottest >= _MOSTLY * site.share
+    if is_one_line or site.name is None:
         advice = known_calls.hint(report, hottest) + advice
-    if site.in_hottest >= _MOSTLY * site.share and site.name is not None:
+    if is_one_line and site.name is not None:
         advice += f" Most of it is at {where}" + (f" ('{text}')." if text else ".")
     else:
         advice += _repeated(report, site)

@@ -170,7 +170,8 @@ def _finding(report: Report, cost: _Cost, row: RunPart, saved_s: float | None) -
                 "link": reading.to_source(place) if place else None,
             }
         ],
-        advice=(known_calls.hint(report, place) if place is not None else "") + cost.advice,
+        advice=(known_calls.hint(report, place, once=True) if place is not None else "")
+        + cost.advice,
     )
 
 
@@ -201,7 +202,7 @@ def _own_code(report: Report) -> Iterator[Finding]:
             wall_s,
             share,
             {"function": found["name"], "text": text},
-            known_calls.hint(report, place)
+            known_calls.hint(report, place, once=True)
             + f"It takes {format_seconds(wall_s)}"
             + (f", {line}. " if line != name else ". ")
             + "Do it less often, on less data, once for all, or after the run.",

@@ -46,6 +46,15 @@ def test_passes_exchanges_and_updates_of_a_model():
         assert happen(Exchanges(), events, {"a": model()}) == expected, events
 
 
+def test_a_call_without_gradients_exchanges_nothing():
+    counts, one = Exchanges(), model()
+    one.require_backward_grad_sync = True
+    counts.call_begins(one, with_grad=False)
+    counts.backward_begins()
+    counts.optimizer_begins([{"params": list(one.parameters())}])
+    assert counts.facts() is None
+
+
 def test_models_are_counted_apart():
     models = {"a": model(), "b": model()}
     # Two losses, then two updates.

@@ -1,6 +1,6 @@
 """The plan of slices: who observes when, for how long, and what comes between two observers."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 from profstack.capture.run import make_plan
 from profstack.capture.slices import SlicePlan, Targets, plan, settle, watch
@@ -44,9 +44,11 @@ def test_a_whole_plan_slice_by_slice():
 
 
 def test_without_layers_there_are_several_clean_slices():
-    pair = [SlicePlan("settle", (), 4, 1, 0.5, 6), SlicePlan("clean", (), 4, 7, 0.4, 90)]
+    pair = [SlicePlan("settle", (), 4, 1, 0.5, 6), SlicePlan("clean", (), 4, 7, 0.7, 90)]
     first = [pair[0], SlicePlan("clean", (), 4, 30, 2.0, 90)]
-    assert list(plan([], TARGETS)) == [*first, *pair * 5, watch(4)]
+    assert list(plan([], replace(TARGETS, alone_s=0.7))) == [*first, *pair * 3, watch(4)]
+    # Ranks in lockstep end none by their clocks.
+    assert all(each.min_s == 0 for each in [*plan([], TARGETS.in_lockstep())][:-1])
     # None has more steps than the run before it: after 4 to the first one they double.
     assert pair[1].longest((), 24) == 24
 
@@ -88,7 +90,7 @@ def test_the_most_steps_of_a_slice(planned, limits, so_far, most):
 
 
 def test_the_usual_targets_and_those_in_lockstep():
-    assert astuple(Targets()) == (3, 0.05, 5, 3, 20, 1.0, 2000, 0.003, 10)
+    assert astuple(Targets()) == (3, 0.05, 5, 3, 20, 1.0, 2000, 0.003, 10, 0.4)
     # All ranks must switch at the same steps: no length is in seconds.
-    assert astuple(Targets().in_lockstep()) == (5, 0.0, 5, 3, 20, 0.0, 2000, 0.0, 10)
+    assert astuple(Targets().in_lockstep()) == (5, 0.0, 5, 3, 20, 0.0, 2000, 0.0, 10, 0.0)
     assert (Targets(slice_steps=8).in_lockstep().slice_steps, watch(3).observers) == (8, ())

@@ -22,10 +22,9 @@ class Net(nn.Module):
 
 def steps(notes, net, optimizers, numbers, *, given=None, by_hand=()):
     """Steps of training as the hooks tell them, each in the run's step of that number."""
-    x = torch.ones(4, 3) if given is None else given
-    told = []
+    x, told = torch.ones(4, 3), []
     for number in numbers:
-        notes.call_begins(net, ([x], {}))
+        notes.call_begins(net, [x] if given is None else given)
         for path, module in net.named_modules():
             notes.module_begins(f"Net.{path}".rstrip("."), module)
         net(x).sum().backward()
@@ -132,11 +131,60 @@ def test_a_part_that_is_called_alone_too_is_told_once():
     assert [name for name, _, _ in of_parts(notes)] == ["Net.encoder", "Net.first"]
 
 
-def test_an_input_with_gradients_of_its_own_needs_those_that_pass():
+class Lazy(list):
+    def __iter__(self):
+        raise AssertionError("a class of the script's is not gone through")
+
+
+@pytest.mark.parametrize(
+    ("given", "behind"),
+    [
+        ([torch.ones(1)], False),
+        ([torch.ones(1, requires_grad=True)], True),
+        # Not a leaf: what made it may be trained.
+        ([torch.ones(1, requires_grad=True) * 2], True),
+        ([{"x": [torch.ones(1), (3, None, "a")]}], False),
+        ([{"x": [torch.ones(1), (torch.ones(1, requires_grad=True),)]}], True),
+        # What holds a tensor may be anything.
+        ([object()], True),
+        ([Lazy([torch.ones(1)])], True),
+        ([[0] * 101], True),
+        ([[[[[torch.ones(1)]]]]], True),
+    ],
+)
+def test_an_input_with_gradients_of_its_own_needs_those_that_pass(given, behind):
     notes, net = UnusedGradients(torch), Net()
-    picture = torch.ones(4, 3, requires_grad=True)
-    steps(notes, net, [sgd(net.head)], (1, 2, 3, 11), given=picture)
-    assert [after for _, _, after in of_parts(notes)] == [True, True]
+    steps(notes, net, [sgd(net.head)], (1, 2, 3, 11), given=given)
+    assert [after for _, _, after in of_parts(notes)] == [behind, behind]
+
+
+def test_a_trained_part_of_the_model_itself_comes_before_all_of_it():
+    class Prompted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prompt, self.body = nn.Parameter(torch.ones(3)), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.body(x + self.prompt)
+
+    notes, net = UnusedGradients(torch), Prompted()
+    steps(notes, net, [torch.optim.SGD([net.prompt], lr=0.1)], (1, 2, 3, 11))
+    assert of_parts(notes) == [("Net.body", 8, True)]
+
+
+def test_what_changes_much_later_is_told_no_more():
+    notes, net = UnusedGradients(torch), Net()
+    steps(notes, net, [sgd(net.head)], (1, 2))
+    for number in (*range(10, 60), 4000, 8000):
+        notes.check(number)
+    assert of_parts(notes)
+    with torch.no_grad():
+        for parameter in (*net.encoder.parameters(), *net.first.parameters()):
+            parameter -= 0.1
+    assert notes.check(12_000)
+    assert notes.facts() is None
+    # From some checks on they are ever further apart.
+    assert notes._checks < 40
 
 
 def test_no_module_is_kept_alive():

@@ -184,7 +184,7 @@ def test_loading_names_its_function_and_advice_on_workers_and_cores():
     for share, is_worth in ((0.79, True), (0.77, False)):
         (few,) = starved(starving(**busy | {"share": share}))
         assert ((few["gain_s"] or 0.0) > 0, "num_workers=" in few["advice"]) == (is_worth, is_worth)
-        assert ("little time left for workers" in few["advice"]) is not is_worth
+        assert ("Workers would save little of it: the other" in few["advice"]) is not is_worth
     # Handing over takes as long as the loading.
     for cores in (1, 2):
         (told,) = starved(starving(step_s=20, cpu_s=20, share=0.5, cores=cores, tables=tables))

@@ -6,11 +6,11 @@ from profstack.findings.known_calls import KNOWN_CALLS, hint
 from tests.support.findings import TRAIN, report_of
 
 
-def told(*lines, at=1):
+def told(*lines, at=1, once=False):
     """The hint on a line of a file that is these lines."""
     report = report_of()
     report["sources"] = [{"file": TRAIN, "text": "\n".join(lines)}]
-    return hint(report, {"file": TRAIN, "line": at})
+    return hint(report, {"file": TRAIN, "line": at}, once=once)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,6 @@ def told(*lines, at=1):
         ("for _, row in frame.iterrows():", "(for _, row in frame.iterrows():): compute with"),
         ("y = frame.apply(one, axis=1)", "apply(axis=1) calls Python"),
         ("y = frame.apply(one, axis='columns')", "apply(axis=1) calls Python"),
-        ("seen = torch.cat([seen, x])", "What grows is copied as a whole"),
         ("self.seen = np.append(self.seen, x)", "What grows is copied as a whole"),
         ("now = copy.deepcopy(model).state_dict()", "deepcopy copies all"),
         ("at = rng.choice(n, p=shares)", "go through all"),
@@ -27,6 +26,7 @@ def told(*lines, at=1):
         ("shares = known / known.sum()", "All of `known` is summed"),
         ("p = self.rank / np.sum(self.rank)", "All of `self.rank` is summed"),
         ("self.log('f1', self.f1.compute())", "compute() goes through"),
+        ("x = train_metrics['a'].compute()", "compute() goes through"),
         ("np.histogram(x, bins=9)", "A histogram"),
         ("image = Image.open(path)", "decoded again"),
         ("with open(path) as file:", "A file is read"),
@@ -47,7 +47,11 @@ def test_what_a_line_says(line, words):
     [
         *("x = 1  # deepcopy(model)", "y = frame.apply(one)", "both = torch.cat([x, y])"),
         *("at = rng.choice(n)", "half = x / y.sum()", "self.reopen(path)", "step.compute(x)"),
-        *("kept = unknown / known.sum()", "self.open(path)", ""),
+        *("kept = unknown / known.sum()", "self.open(path)", "", "frame.compute()"),
+        *("with open(path, 'wb') as file:", "file = open(path, mode='a')", "x = json.loads(line)"),
+        # Different things are joined along another dimension, or once.
+        *("self.x = torch.cat([self.x, y], dim=1)", "self.x = torch.cat((self.x, y), -1)"),
+        *("seen = torch.cat([seen, x])", "self.xs = torch.cat([self.x, y])"),
     ],
 )
 def test_what_it_does_not_say(line):
@@ -62,6 +66,20 @@ def test_a_loop_around_the_line_says_it_too():
     assert told("def f():", "    a = deepcopy(b)", "    x = 1", at=3) == ""
     assert told("x = 1", at=7) == ""
     assert hint(report_of(), {"file": TRAIN, "line": 1}) == ""
+
+
+def test_what_grows_in_a_loop_and_what_is_done_once():
+    loop = [
+        "def f(rows):",
+        "    for x in rows:",
+        "        y = x + 1",
+        "        a = np.append(a, x)",
+    ]
+    assert told(*loop, at=3).startswith("What grows is copied as a whole each time (a = np.append")
+    assert told("def f(a, x):", "    a = np.append(a, x)", "    y = 1", at=3) == ""
+    # What is done once need not be slow each time; a loop in it is one all the same.
+    assert told("rows = pd.read_csv(path)", once=True) == ""
+    assert told("for row in frame.iterrows():", once=True) != ""
 
 
 def test_a_long_line_is_cut():
