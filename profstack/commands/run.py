@@ -94,6 +94,7 @@ _MEANINGS = {
     "max_final_steps": "most steps of the last clean slice",
     "settle_s": "time that passes unmeasured after each switch, in seconds",
     "max_settle_steps": "most steps that pass unmeasured after a switch",
+    "alone_s": "seconds of each further clean slice where no layer has slices",
 }
 
 
