@@ -558,7 +558,9 @@ function drawVerdict({ facts, overview }) {
         )
       : null,
     told
-      ? remark("Causes that are tested, by their share of a step. The mark shows from which share on each is named as the cause:")
+      ? remark(
+          "Causes that are tested, by their share of a step. The mark shows from which share on each is named as the cause:",
+        )
       : null,
     told
       ? el(
