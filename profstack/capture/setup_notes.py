@@ -23,6 +23,7 @@ from profstack.capture.padding import PaddingNotes
 from profstack.capture.repeated_calls import RepeatedCalls
 from profstack.capture.slices import SlicePlan
 from profstack.capture.unused_gradients import UnusedGradients
+from profstack.guard import is_scripts
 from profstack.layer import Listener
 from profstack.models import parameters_in, parts_of
 
@@ -361,7 +362,9 @@ class SetupRecorder:
         try:
             is_new = notes.unused.check(step)
         except Exception as error:
-            # What a tensor of the script's does when it is asked is the script's affair.
+            # What a tensor of the script's does when it is asked ends the notes.
+            if is_scripts(error):
+                raise
             notes.fail(error)
             is_new = True
         if is_new or noted is not None:
