@@ -1,5 +1,7 @@
 """From the watch's samples to its tables: shares, growth of memory, outliers and their work."""
 
+from itertools import accumulate
+
 import pytest
 
 from profstack.analysis import watch
@@ -57,6 +59,18 @@ def test_growth_belongs_to_where_it_ended_and_a_pause_is_nobodys(made):
     grown = {row["name"]: row["rss_bytes"] for row in watch.watch_rows(recorded)}
     assert grown == {"step": 3 * MIB, "forward": 3 * MIB, "<module>": None}
     assert watch.line_shares(recorded) == {(SCRIPT, 20): (1.0, 6 * MIB)}
+
+
+def test_samples_of_a_rare_pause_are_of_no_usual_step(made):
+    # Of hundreds of steps one in two has a row, and the two that saved: as rare as they were.
+    walls = [*[STEP_S] * 60, 9 * STEP_S, *[STEP_S] * 60, 9 * STEP_S]
+    flags = {60: "slow", 121: "slow"}
+    begins = list(accumulate(walls[:-1], initial=made.now))
+    made.slice("watch", walls, flags=flags)
+    made.samples(begins[5], (0.5 * STEP_S, 1.0, 0, MAIN, STEP))
+    made.samples(begins[60], (4 * STEP_S, 1.0, 0, MAIN, SAVE))
+    usual = watch.watched(made.recorded()).in_usual_steps
+    assert [each.t_s for each in usual] == pytest.approx([begins[5] + 0.5 * STEP_S])
 
 
 def test_a_line_is_the_innermost_one_of_the_scripts_own_folder(made, tmp_path):

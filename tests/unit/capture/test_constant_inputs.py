@@ -85,8 +85,10 @@ def test_what_is_inside_of_what_cannot_be_told_is_not_told():
     # A batch that is too large to look at, or in a dictionary, may be the same in each step.
     for given in (torch.ones(1).expand(5_000_000), {"x": TEXT}):
         notes = noted()
-        for _ in range(6):
+        for number in range(6):
             call(notes, "Net", TAGGER, given, inside=[("Net.part", TEXTS, TEXT)])
+            # Nor where another model gets something new.
+            call(notes, "Pictures", PICTURES, picture(number))
             notes.step_ended()
         assert of_facts(notes) == []
     # A loss has targets of its own, and no weights.

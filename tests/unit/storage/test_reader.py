@@ -88,6 +88,9 @@ def test_sums_by_keys_and_the_time_of_a_loop_by_its_unobserved_steps(run):
     run.torch([0.5] * 3)
     run.slice("clean", [0.03, 0.01, 0.02, 0.07, 0.04])
     assert run.recorded().plan_times == {1: near(8 * 0.02)}
+    # Slow ones that were kept alone count, and are not how long the others take.
+    run.slice("watch", [9.0] * 20, flags=dict.fromkeys(range(20), "slow"))
+    assert run.recorded().plan_times == {1: near(28 * 0.02)}
 
 
 def test_the_wait_of_modules_is_without_a_rare_pause(run):
