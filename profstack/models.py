@@ -36,6 +36,15 @@ def can_be_read(torch: Any, value: Any) -> bool:
     return not torch.cuda.is_current_stream_capturing() and not torch.cuda.get_sync_debug_mode()
 
 
+def operators_are_watched(torch: Any) -> bool:
+    """Return whether a profiler or mode of the script's, or of the layer flops, sees operators.
+
+    Operators of our own would be in what it tells.
+    """
+    c = torch._C
+    return bool(c._autograd._profiler_enabled() or c._len_torch_dispatch_stack())
+
+
 def wrapped_module(module: Any) -> tuple[str, Any] | None:
     """Return the kind of torch's wrapper that a module is, and the module in it; else None."""
     for kind in type(module).__mro__:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from profstack.models import operators_are_watched
+
 # Modules are looked at down to this depth, in so many calls each: a look takes some 50 us.
 _DEEPEST, _MOST_LOOKS, _MOST_MODULES = 3, 12, 300
 # Input that has changed so often is no constant.
@@ -44,9 +46,9 @@ class _Inputs:
 class ConstantInputs:
     """Looks at the calls of the noted steps; no tensor is kept."""
 
-    def __init__(self, told: Callable[[Any], object], is_watched: Callable[[], bool]) -> None:
+    def __init__(self, torch: Any, told: Callable[[Any], object]) -> None:
         # What tells a value; of what cannot be told, something that nothing equals.
-        self._told, self._is_watched = told, is_watched
+        self._torch, self._told = torch, told
         self._modules: dict[int, _Inputs] = {}
         # Of each call around: whether its parts need not be looked at.
         self._around: list[bool] = []
@@ -59,7 +61,7 @@ class ConstantInputs:
         """
         deep = len(self._around)
         covered = self._around[-1] if self._around else False
-        if covered or deep > _DEEPEST or given is None or self._is_watched():
+        if covered or deep > _DEEPEST or given is None or operators_are_watched(self._torch):
             self._around.append(True)
             return
         inputs = self._modules.get(id(module))

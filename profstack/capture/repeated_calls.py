@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from profstack.guard import is_scripts
-from profstack.models import can_be_read
+from profstack.models import can_be_read, operators_are_watched
 
 # A smaller input is a flag or a number; what is read of a larger one would take too long.
 _FEWEST, _MOST = 64, 1 << 22
@@ -114,14 +114,6 @@ class RepeatedCalls:
                 raise
             return object()
 
-    def is_watched(self) -> bool:
-        """Return whether a profiler or mode of the script's, or of the layer flops, sees operators.
-
-        No tensor can be told then: that takes operators of our own.
-        """
-        c = self._torch._C
-        return bool(c._autograd._profiler_enabled() or c._len_torch_dispatch_stack())
-
     def _sums(self, value: Any) -> object:
         torch = self._torch
         if isinstance(value, (bool, int, float, str, type(None))):
@@ -130,7 +122,8 @@ class RepeatedCalls:
             return object()
         if value.numel() > _MOST or value.is_complex() or not can_be_read(torch, value):
             return object()
-        if self.is_watched():
+        # No tensor can be told then.
+        if operators_are_watched(torch):
             return object()
         with torch._C.DisableTorchFunction(), torch.no_grad():
             values = value.detach().flatten().double()

@@ -84,7 +84,7 @@ class SetupNotes(Listener):
         self._training: dict[str, dict[str, dict[str, str]]] = {"norms": {}, "dropouts": {}}
         self._padding = PaddingNotes(torch)
         self._repeated = RepeatedCalls(torch)
-        self._constant = ConstantInputs(self._repeated.told, self._repeated.is_watched)
+        self._constant = ConstantInputs(torch, self._repeated.told)
         self.unused = UnusedGradients(torch)
         self._exchanges = Exchanges()
         # Whether a module has parameters that ask for gradients, by its identity.

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from profstack.models import can_be_read, children_of, parameters_in, parts_of
+from profstack.models import (
+    can_be_read,
+    children_of,
+    operators_are_watched,
+    parameters_in,
+    parts_of,
+)
 
 # An optimizer that has them may step more rarely than another one: seen over so many steps.
 _FEWEST_STEPS = 8
@@ -137,7 +143,7 @@ class UnusedGradients:
                 if any(id(each) in self._held for each in parameters):
                     self._trained.add(id(module))
                     continue
-                with_gradients = [each for each in parameters if self._has_used_gradient(each)]
+                with_gradients = [each for each in parameters if self._has_gradient(each)]
                 if with_gradients and id(module) not in self._unused:
                     count = sum(map(self._base.numel, with_gradients))
                     seen = self._state(with_gradients[0])
@@ -175,7 +181,7 @@ class UnusedGradients:
             return True
         return any(self._may_have_gradients(each, deep + 1) for each in value)
 
-    def _has_used_gradient(self, parameter: Any) -> bool:
+    def _has_gradient(self, parameter: Any) -> bool:
         base = self._base
         asks = bool(base.requires_grad.__get__(parameter))
         return asks and base.grad.__get__(parameter) is not None
@@ -191,8 +197,8 @@ class UnusedGradients:
         """Return what a change of a parameter's values changes, as far as it can be read."""
         version, place = parameter._version, parameter.data_ptr()
         torch, values = self._torch, None
-        watched = torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack()
-        if type(parameter) is torch.nn.Parameter and not watched and can_be_read(torch, parameter):
+        is_plain = type(parameter) is torch.nn.Parameter and not operators_are_watched(torch)
+        if is_plain and can_be_read(torch, parameter):
             with torch.no_grad():
                 flat = parameter.detach().flatten()
                 # From all of it: single rows of a table may have no gradient.

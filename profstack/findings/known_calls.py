@@ -76,7 +76,7 @@ KNOWN_CALLS = (
     ),
     _known(
         r"\bhistogram\(|\bhistc\(|\.add_histogram\(",
-        "A histogram of each tensor is seldom needed in every step: make it every N steps.",
+        "A histogram is made each time: where it is only looked at, every N steps are enough.",
     ),
     _known(
         r"\bImage\.open\(|\bimread\(|\bread_image\(|\bdecode_(?:jpeg|png|image)\(",
