@@ -583,9 +583,9 @@ def _run_warnings(
     if paused := recorded.paused_steps:
         step, more = paused[0], f" ({len(paused)} such steps)" if len(paused) > 1 else ""
         text = (
-            f"step {step['step']}, which a layer watched, waited {format_seconds(step['wait_s'])} "
-            f"before its first work{more}: such a pause is rare, and no part of the clean times; "
-            "it is listed among the outliers"
+            f"step {step['step']}, which a layer watched, took {format_seconds(step['wall_s'])}"
+            f"{more}: such a pause is rare, and no part of the clean times; it is listed among the "
+            "outliers"
         )
         warnings.append({"slug": "pauses", "text": text})
     for layer, selection in selections.items():

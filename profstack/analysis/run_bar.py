@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
+from math import inf
+from statistics import fmean, median
 from typing import TypedDict, get_args
 
 from profstack.analysis.clean_steps import Clean
@@ -165,19 +166,33 @@ class _Division:
         self.spells[owner][-1] += seconds
 
     def add_sampled(
-        self, stacks: _Stacks, samples: Sequence[Sample], seconds: float, usual: RunPartName
+        self,
+        stacks: _Stacks,
+        samples: Sequence[Sample],
+        seconds: float,
+        usual: RunPartName,
+        *,
+        is_one: bool = False,
     ) -> None:
-        """Divide `seconds` by the weights of samples; without any they are the usual owner's."""
+        """Divide `seconds` by the weights of samples; without any they are the usual owner's.
+
+        Where they are one spell, whoever has most of it has it noted.
+        """
         weight = sum(sample.weight for sample in samples)
         if not weight:
             self.add(usual, seconds)
             return
+        parts: dict[RunPartName, float] = defaultdict(float)
         for sample in samples:
             owner, part = stacks.owner(sample, usual), seconds * sample.weight / weight
-            self.note(owner, part)
+            parts[owner] += part
+            if not is_one:
+                self.note(owner, part)
             self.seconds[owner] += part
             self.sampled[owner] += part
             self.stacks[owner][sample.stack] += part
+        if is_one:
+            self.note(max(parts, key=lambda each: parts[each]), seconds)
 
 
 def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None]:
@@ -370,7 +385,7 @@ class _Run:
         """Divide a slice by the times of its steps, against the mean of the clean ones."""
         division, clean = self.division, self._clean.steps
         is_observed = row["layer"] is not None
-        paused = {step["step"] for step in self._recorded.paused_steps}
+        paused = {step["step"] for step in self._recorded.paused_steps if step["wait_s"]}
         compiling_s = _overlap(self._compiled, begin, end)
         division.add(FIRST, compiling_s)
         left_s = end - begin - compiling_s
@@ -390,6 +405,10 @@ class _Run:
                     not is_observed and beyond_s > (PAUSE - 1) * mean_s
                 ):
                     owner = OTHER
+                elif is_observed and beyond_s > self._pause_s:
+                    # As long as others are that nothing slows; the rest is the layer's.
+                    owner, beyond_s = OTHER, self._pause_s
+                    ordinary_s, count = ordinary_s + took_s - beyond_s, count + 1
                 else:
                     ordinary_s, count = ordinary_s + took_s, count + 1
                     continue
@@ -397,7 +416,10 @@ class _Run:
                     left_s -= beyond_s
                     samples = self._within(began, began + step["wall_s"])
                     division.last = None
-                    division.add_sampled(self._stacks, samples, beyond_s, owner)
+                    if owner == OTHER and _seen_s(samples) < _MOSTLY * step["wall_s"]:
+                        samples = self._long
+                    is_one = samples is self._long
+                    division.add_sampled(self._stacks, samples, beyond_s, owner, is_one=is_one)
                     if not samples:
                         division.note(owner, beyond_s)
             if is_observed and ordinary_s > count * mean_s:
@@ -411,6 +433,27 @@ class _Run:
             division.add_sampled(self._stacks, samples, logging_s, LOGGING)
         division.add(STEPS, left_s - waiting_s - max(logging_s, 0.0))
         division.last = None
+
+    @cached_property
+    def _pause_s(self) -> float:
+        """Time beyond a clean step of those that hold a rare pause; endless without any."""
+        times = known(self._clean.paused, "wall_s")
+        if not times:
+            return inf
+        return float(median(times)) - fmean(known(self._clean.steps, "wall_s"))
+
+    @cached_property
+    def _long(self) -> list[Sample]:
+        """Samples of all long steps: one that was not sampled does what the others do."""
+        found: list[Sample] = []
+        clean = known(self._clean.steps, "wall_s")
+        least_s = PAUSE * fmean(clean) if clean else inf
+        for step in self._steps:
+            if (step["wall_s"] or 0.0) > least_s and step["step"] not in self._firsts:
+                samples = self._within(step["started_s"], step["started_s"] + step["wall_s"])
+                if _seen_s(samples) >= _MOSTLY * step["wall_s"]:
+                    found += samples
+        return found
 
     @cached_property
     def _logging(self) -> tuple[float, list[Sample]]:
@@ -450,6 +493,11 @@ class _Run:
         in_loader_s: float = sum(known(loading, "wall_s")) / sum(known(slices, "steps"))
         wait_s, step_s = (fmean(known(waiting, name)) for name in ("wait_s", "wall_s"))
         return min(in_loader_s, wait_s) / step_s
+
+
+def _seen_s(samples: Sequence[Sample]) -> float:
+    """Return how much time samples stand for."""
+    return sum(sample.weight for sample in samples) * WATCH_INTERVAL_S
 
 
 def _longest_tenth_s(spells: Sequence[float]) -> float | None:

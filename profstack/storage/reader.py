@@ -23,12 +23,9 @@ from profstack.storage.vocabulary import IMPORTS, STEP_PARTS, WAIT, WORKER
 FEWEST_STEPS = 3
 LARGEST_FACTOR = 3.0
 
-# A pause is of the run, and not of the step: it takes so many medians. One or two among the steps
-# may be as much as the first share of them, those that come again (as a checkpoint each 50 steps
-# does) the second.
-PAUSE = 5.0
-MOST_PAUSES = 2
-RARE, RARE_AGAIN = 0.05, 0.02
+# A pause is of the run, and not of the step: it takes so many medians. Those that come again (as a
+# checkpoint each ten steps does) may be this share of the steps.
+PAUSE, RARE = 5.0, 0.125
 # So much of a pause goes by before the step's first work where it is known to be no work.
 _WAITED = 0.9
 
@@ -140,10 +137,21 @@ class Recorded:
     def _without_pause(self, row: Row) -> Row:
         """Return a row of `module_times` less the pause in the wait of its slice."""
         pause_s = self.pauses.get(row["slice"], 0.0)
-        if row["module_id"] != WAIT or not pause_s:
+        if row["module_id"] != WAIT or not pause_s or (row["forward_s"] or 0.0) < pause_s:
             return row
         times = ("forward_s", "forward_self_s")
         return {**row, **{name: max((row[name] or 0.0) - pause_s, 0.0) for name in times}}
+
+    @cached_property
+    def _waited(self) -> frozenset[int]:
+        """Slices of the torch layer whose pause went by before the work of a step."""
+        names = ("module_id", "slice", "forward_s")
+        rows = zip(*self.columns("module_times", *names), strict=True)
+        return frozenset(
+            number
+            for module, number, wait_s in rows
+            if module == WAIT and 0.0 < self.pauses.get(number, 0.0) <= (wait_s or 0.0)
+        )
 
     def rare_pauses(self, times: Sequence[float]) -> list[bool]:
         """Return which times of steps are rare pauses."""
@@ -161,21 +169,25 @@ class Recorded:
         # Shorter ones are the noise of a loaded machine.
         least = max(PAUSE * median(times), max(times) / 3)
         long = [each > least for each in times]
-        most = max(min(MOST_PAUSES, RARE * len(times)), RARE_AGAIN * len(times))
         has_workers = any(row["kind"] == WORKER for row in self.table("thread_times"))
-        return None if has_workers or sum(long) > most else least
+        return None if has_workers or sum(long) > RARE * len(times) else least
 
     @cached_property
     def paused_steps(self) -> list[Row]:
-        """Steps of the plan that a layer watched, and that waited long before their first work."""
+        """Steps of the plan that a layer watched, and that hold a rare pause.
+
+        One that worked as long was slowed by the layer, as far as its wait is known.
+        """
         # Those of the first round are slow by themselves.
         plain = [row for row in self.steps if {"eval", "loop", "slow"}.isdisjoint(flags_of(row))]
         settled = [row for row in plain if (row["round"] or 0) > 1 and row["wall_s"]]
         long = self.rare_pauses([row["wall_s"] for row in settled])
         rows = [row for row, is_long in zip(settled, long, strict=True) if is_long]
         watched = {row["slice"] for row in self.slices if row["layer"] is not None}
-        waited = (row for row in rows if (row["wait_s"] or 0.0) >= _WAITED * row["wall_s"])
-        return [row for row in waited if row["slice"] in watched]
+        rows = [row for row in rows if row["slice"] in watched]
+        return [
+            row for row in rows if row["wait_s"] is None or row["wait_s"] >= _WAITED * row["wall_s"]
+        ]
 
     @cached_property
     def pauses(self) -> dict[int, float]:
@@ -187,7 +199,9 @@ class Recorded:
             )
             for step in self.paused_steps:
                 for row in self.slices:
-                    if _span(row, [step["step"]]):
+                    # A step that was left out of a slice's figures is longer than what they are of.
+                    is_counted = step["wall_s"] <= (row["counted_wall_s"] or math.inf)
+                    if is_counted and _span(row, [step["step"]]):
                         found[row["slice"]] += step["wall_s"] - usual_s
         return dict(found)
 
@@ -333,8 +347,9 @@ class Recorded:
             best = [row for row in best if (row["round"] or 0) > 1] or best
             best = [row for row in best if row["slice"] not in self.pauses] or best
         pauses_s = math.fsum(self.pauses.get(row["slice"], 0.0) for row in best)
-        # Of the torch layer it is known that they are in the wait, but for a device's.
-        is_known = best[0]["layer"] == "torch" and best[0]["mode"] == "timed"
+        # Of the torch layer it can be known that they are in the wait, but for a device's.
+        paused = {row["slice"] for row in best} & set(self.pauses)
+        is_known = bool(paused) and paused <= self._waited
         is_known = is_known and not any(row["device"] for row in self.table("launches"))
         return Selection(
             [row["slice"] for row in best],

@@ -94,6 +94,27 @@ def test_every_second_has_one_owner(made):
     assert [row["name"] for row in found["other"]["functions"]] == [None]
 
 
+def test_a_long_step_that_was_not_sampled_does_what_the_others_do(made):
+    # Two of 30 clean steps take 0.2 s, of which one is sampled: it saves for 3/4 of it.
+    made.begins("clean", [0.01] * 15)
+    begin = made.now
+    made.slice("clean", [*[0.01] * 4, 0.2, *[0.01] * 5, 0.22, *[0.01] * 4])
+    for place in range(20):
+        made.sample(begin + 0.041 + 0.009 * place, MAIN, SAVE if place % 4 else DATA)
+    # One under an observer, which slows it: beyond what the others take it is the observer's.
+    made.begins("cprofile", [*[0.01] * 4, 0.5, *[0.01] * 5])
+    over = made.now
+    found = parts_of(made, over + 1.0, [over, over + 0.25])
+    usual_s = 0.21 - 0.01
+    expected = {"checkpoints and saving": 0.75 * (0.19 + 0.21 + usual_s),
+                "other": 0.25 * (0.19 + 0.21 + usual_s), "steps": 40 * 0.01}  # fmt: skip
+    walls = {name: found[name]["wall_s"] for name in expected}
+    assert walls == pytest.approx(expected, abs=0.002)
+    saved = found["checkpoints and saving"]
+    # The pieces of the sampled one, and one spell of each of the others.
+    assert (saved["name"], saved["times"]) == ("save_model", 5 + 2)
+
+
 @cases("stack evaluating owner", (SAVE, None, "checkpoints and saving"),
        ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
        ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
