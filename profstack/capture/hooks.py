@@ -23,6 +23,7 @@ from profstack.capture import user_regions
 from profstack.capture.module_names import ModuleInfo, ModuleNames, script_label
 from profstack.capture.step_events import StepEvents
 from profstack.capture.step_rules import EvaluationWatch
+from profstack.capture.worker_starts import WorkerStarts
 from profstack.guard import (
     Guard,
     compiling,
@@ -557,6 +558,7 @@ class TorchHooks:
         self._next_item = self._batches.__next__
         self._next_batch = passes.next_batch(self._next_item)
         self._restore_batches: Callable[[], None] | None = None
+        self.worker_starts = WorkerStarts()
         self._restore: list[Callable[[], None]] = []
         # The wrapper on the calls now.
         self._current: Any = None
@@ -571,8 +573,10 @@ class TorchHooks:
         self.state.listening = get_ident()
 
     def install(self) -> None:
-        """Put on the wrapper that stays for the whole observation: after optimizer steps."""
+        """Put on what stays for the whole observation: after optimizer steps, on workers."""
         self._handles.append(self._optimizer.register_optimizer_step_post_hook(self._step_hook))
+        with_workers = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        self._restore += self.worker_starts.install(with_workers, self.state.hidden)
 
     def install_generate(self, module: Any) -> None:
         """Put a wrapper on `GenerationMixin.generate` of the module `transformers` loaded."""

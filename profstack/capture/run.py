@@ -371,7 +371,8 @@ def finish_engine(engine: Engine, release: Callable[[], None]) -> None:
         _note_uncaught(writer)
         torch = engine.hooks.torch
         environment = {**torch_facts(torch), **device_facts(torch)}
-        writer.facts({"environment": environment, "processes_made": made_by_multiprocessing()})
+        facts = {"environment": environment, "processes_made": made_by_multiprocessing()}
+        writer.facts({**facts, "worker_starts": engine.hooks.worker_starts.facts()})
         # Over already where the script went on after it was asked to end.
         engine.finish()
         writer.facts({"finishing": [ending, time.perf_counter() - engine.log.origin]})

@@ -191,7 +191,6 @@ class StepLog:
         writer.facts({"origin_clock_s": self.origin})
         self.next_slice = 0
         self.counts: dict[str, int] = {}
-        self.uncounted = 0
         # Number of the plan in progress, 0 before the first.
         self.plan = self._plans = 0
         self._phase = "other"
@@ -408,7 +407,6 @@ class StepLog:
             self._settled = 0
         if planned.kind == "watch":
             self._watched += len(steps)
-            self.uncounted += self.count - len(steps)
         event = self._slice_event(planned)
         self._count(self.count)
         self.start = self.last
@@ -547,7 +545,6 @@ class StepLog:
                 code_owner.CELLS: code_owner.cell_numbers(),
                 "compilations_reason": self._compiled.reason,
                 "counts_by_phase": self.counts,
-                "steps_only_counted": self.uncounted,
                 "thread_readings": self._threads.facts(),
                 "recording_ended": time.time(),
             }

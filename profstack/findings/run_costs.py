@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from profstack.analysis.watch import STARTUP, Frame, Stack, watched
 from profstack.findings import known_calls, names, reading, rules
@@ -304,35 +303,32 @@ def _of_run(
     )
 
 
-# A DataLoader with workers makes them when it is asked for an iterator, and ends them with it.
-_LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]dataloader\.py$")
-_STARTS, _ENDS = frozenset({"_get_iterator"}), frozenset({"_shutdown_workers", "__del__"})
 _FEWEST_STARTS = 3
-# Samples of one start are no further apart.
-_APART_S = 0.1
 
 
 def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
-    # What the watch saw is what there was at least: it rests while a layer has its slice.
-    starts, wall_s, frames = _sampled_starts(recorded) if report["watch"] else (0, 0.0, [])
-    own_s, rule = _own_s(report), rules.WORKER_STARTS
-    if starts < _FEWEST_STARTS or wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
+    noted, own_s, rule = recorded.facts.get("worker_starts"), _own_s(report), rules.WORKER_STARTS
+    if noted is None or noted["starts"] < _FEWEST_STARTS:
         return
-    lines = Counter((frame.file, frame.line) for frame in frames)
+    starts, wall_s = noted["starts"], noted["started_s"] + noted["ended_s"]
+    if wall_s < max(rules.WORKERS_S, rule.threshold * own_s):
+        return
     place: Place | None = None
-    if lines:
-        (file, line), _ = lines.most_common(1)[0]
-        place = {"file": home_relative(file), "line": line}
+    if noted["places"]:
+        most = max(noted["places"], key=lambda each: each["starts"])
+        place = {"file": home_relative(most["file"]), "line": most["line"]}
         place = names.made_at(report, "DataLoader", reading.source_line(report, **place)) or place
     share = wall_s / own_s
+    # Each line needs its workers once.
+    needed = max(len(noted["places"]), 1)
     yield reading.finding(
         rule,
-        f"DataLoader workers are started at least {starts} times, which takes "
+        f"DataLoader workers are started {starts} times, which takes "
         f"{format_share(share)} of the run",
         severity=reading.severity_of(share, 1.0),
         gain_reason=f"{_NO_STEP}: {format_seconds(wall_s)}, {format_share(share)} of the run",
         run_s=wall_s,
-        run_gain_s=wall_s * (starts - 1) / starts,
+        run_gain_s=wall_s * (starts - needed) / starts,
         place=place,
         layers=["watch"],
         evidence=[
@@ -346,24 +342,3 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
         advice="Keep them from epoch to epoch: DataLoader(..., persistent_workers=True), made once "
         "before the loop. Where samples are cheap num_workers=0 may be faster.",
     )
-
-
-def _sampled_starts(recorded: Recorded) -> tuple[int, float, list[Frame]]:
-    """Return how often workers were started, the time of that and of their ends, and where."""
-    seen = watched(recorded)
-    numbers = {each.stack for each in seen.samples}
-    kinds = {number: _of_workers(seen.stacks.get(number, ())) for number in numbers}
-    samples = [each for each in seen.samples if kinds[each.stack]]
-    begun = [each for each in samples if kinds[each.stack] == "start"]
-    # A sample's weight is the watched time before it.
-    times = ((each.t_s - each.weight * WATCH_INTERVAL_S, each.t_s) for each in begun)
-    gaps = (since - over for (_, over), (since, _) in pairwise(times))
-    starts = bool(begun) + sum(gap > _APART_S for gap in gaps)
-    frames = [frame for each in begun for frame in seen.own(seen.stacks[each.stack])[-1:]]
-    return starts, sum(each.weight for each in samples) * WATCH_INTERVAL_S, frames
-
-
-def _of_workers(stack: Stack) -> str | None:
-    """Return whether a stack starts or ends the workers of a DataLoader."""
-    names = {frame.name for frame in stack if _LOADER.search(frame.file)}
-    return "start" if names & _STARTS else "end" if names & _ENDS else None

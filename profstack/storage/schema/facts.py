@@ -144,6 +144,23 @@ class DeclaredTable(TypedDict):
     join: Text
 
 
+class StartsOfLine(TypedDict):
+    """How often a line of the script's asked for an iterator with workers."""
+
+    file: str
+    line: int
+    starts: int
+
+
+class WorkerStarts(TypedDict):
+    """How often DataLoaders started workers, and how long starting and ending them took."""
+
+    starts: int
+    started_s: float
+    ended_s: float
+    places: list[StartsOfLine]
+
+
 class RecordedFacts(TypedDict, total=False):
     """Facts by their names."""
 
@@ -153,9 +170,9 @@ class RecordedFacts(TypedDict, total=False):
     cprofile_cost: ProfilerCost | None
     environment: EnvironmentFacts
     processes_made: Whole
+    worker_starts: WorkerStarts | None
     compilations_reason: Text
     counts_by_phase: dict[str, int]
-    steps_only_counted: int
     thread_readings: Readings
     recording_ended: float
     origin_clock_s: float

@@ -22,7 +22,7 @@ def found(part, wall_s, share, *, compiled_s=0.0, count=50, by="samples", times=
     tables = {"compilations": [{"wall_s": compiled_s}]}
     report = report_of(parts={"run_bar": rows, "step": {"count": count}, "watch": seen and {"": 9}})
     report["findings"] = list(again)
-    return run_costs(seen or SimpleNamespace(table=tables.__getitem__), report)
+    return run_costs(seen or SimpleNamespace(table=tables.__getitem__, facts={}), report)
 
 
 @cases("part rule least_s saved", ("evaluation", rules.EVALUATION_COST, 1.0, 0.9),
@@ -71,7 +71,7 @@ def test_own_code_beside_the_steps_is_found_from_its_share_on(share, wall_s, is_
     steps_s = wall_s / share - other["wall_s"]
     rows = [other, {"part": "steps", "wall_s": steps_s, "share": 1 - 2 * share}]
     report = report_of(parts={"run_bar": rows, "step": {"count": 50}})
-    found = run_costs(SimpleNamespace(frames={}), report)
+    found = run_costs(SimpleNamespace(frames={}, facts={}), report)
     assert bool(found) is is_found
     for told in found:
         assert of(told, FIGURES) == near("run-code-cost", wall_s, wall_s, "at most", TRAIN, 8)
@@ -119,28 +119,25 @@ def test_importing_torch_at_the_start_is_no_part_of_what_can_go(tmp_path, torch_
 
 
 MAIN, FIT = ("/w/train.py", 30, "<module>"), ("/w/train.py", 20, "fit")
-LOADER = "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
-BEGIN, END = (LOADER, 430, "_get_iterator"), (LOADER, 1600, "_shutdown_workers")
 
 
-@cases("starts weight run_s is_found", (3, 40, 25.0, True), (2, 70, 25.0, False),
-       (3, 40, 25.2, False), (4, 23, 9.0, False))  # fmt: skip
-def test_starts_of_workers_count_by_their_gaps(tmp_path, starts, weight, run_s, is_found):
+# Each line needs its workers once: what it starts more often can be saved.
+@cases("starts started_s run_s gain_s", ((2, 1), 0.9, 25.0, 1.3 / 3), ((2,), 1.2, 25.0, None),
+       ((), 9.0, 25.0, None), ((4, 3), 0.85, 25.0, 1.25 * 5 / 7), ((3,), 0.84, 25.0, None),
+       ((3,), 0.58, 9.0, None), ((3,), 0.62, 9.0, 1.02 * 2 / 3))  # fmt: skip
+def test_what_starting_workers_again_costs(tmp_path, starts, started_s, run_s, gain_s):
     made = Sampled(tmp_path / "rec")
     made.even(200)
-    for number in range(starts):
-        # Two samples of one start are less than 0.1 s apart; the workers end before the next.
-        made.samples(1.0 + number, (0.0, weight, 0, MAIN, FIT, BEGIN))
-        made.samples(1.0 + number, (0.09, 1, 0, MAIN, FIT, BEGIN), (0.2, 0.9, 0, MAIN, END))
-        made.samples(1.0 + number, (0.3, 50, 0, MAIN, FIT))
+    lines = zip((FIT[1], 44), starts, strict=False)
+    places = [{"file": FIT[0], "line": line, "starts": count} for line, count in lines]
+    counts = {"started_s": started_s, "ended_s": 0.4, "places": places}
+    fact = {"starts": sum(starts), **counts} if starts else None
+    made.writer.facts({"worker_starts": fact})
     rows = [{"part": "steps", "wall_s": run_s, "share": 1.0, "functions": []}]
     report = report_of(parts={"run_bar": rows, "step": {"count": 200}, "watch": {"samples": 9}})
-    found = run_costs(made.recorded(), report)
-    assert bool(found) is is_found
-    for told in found:
-        spent = 0.01 * starts * (weight + 1.9)
-        gain_s = spent * (starts - 1) / starts
-        assert of(told, FIGURES) == near("worker-starts", spent, gain_s, "estimated", *FIT[:2])
+    costs = (started_s + 0.4, gain_s, "estimated", *FIT[:2])
+    expected = [near("worker-starts", *costs)] * (gain_s is not None)
+    assert [of(told, FIGURES) for told in run_costs(made.recorded(), report)] == expected
 
 
 @pytest.mark.parametrize("by", ["clock", "samples"])

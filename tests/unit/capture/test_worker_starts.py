@@ -1,0 +1,65 @@
+"""Starts of a DataLoader's workers: how often, how long, on which line of the script's."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+from profstack import code_owner
+from profstack.capture import worker_starts as module
+
+Workers = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setattr(code_owner, "script_folder", lambda: __file__.rpartition("/")[0])
+    before = Workers.__init__, Workers._shutdown_workers
+    starts = module.WorkerStarts()
+    restore = starts.install(Workers, lambda wrapper, original: wrapper)
+    yield starts
+    for each in restore:
+        each()
+    assert (Workers.__init__, Workers._shutdown_workers) == before
+
+
+def loader(workers, persistent=False):
+    # Numbers, since tensors of workers lie in shared memory until the process ends.
+    options = {"collate_fn": sum, "num_workers": workers, "persistent_workers": persistent}
+    return torch.utils.data.DataLoader(range(6), 2, **options)
+
+
+def test_each_iterator_with_workers_is_a_start(counted):
+    assert counted.facts() is None
+    for _ in range(2):
+        assert sum(loader(0)) == 15
+    assert counted.facts() is None
+    line = sys._getframe().f_lineno + 3
+    begun = time.perf_counter()
+    for _ in range(2):
+        assert sum(loader(1)) == 15
+    kept = loader(1, persistent=True)
+    for _ in range(2):
+        assert sum(kept) == 15
+    del kept
+    took_s = time.perf_counter() - begun
+    facts = counted.facts()
+    file = __file__
+    places = [{"file": file, "line": line, "starts": 2}, {"file": file, "line": line + 3}]
+    places[1]["starts"] = 1
+    assert (facts["starts"], facts["places"]) == (3, places)
+    assert 0.0 < facts["ended_s"] < took_s - facts["started_s"] < took_s
+
+
+def test_what_a_start_raises_is_the_scripts(counted):
+    def loads():
+        return iter(loader(1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Workers, "_reset", None)
+        with pytest.raises(TypeError) as raised:
+            loads()
+    frames = [entry.path.name for entry in raised.traceback]
+    assert "worker_starts.py" not in frames
+    assert counted.facts() is None
