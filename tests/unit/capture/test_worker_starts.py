@@ -52,14 +52,18 @@ def test_each_iterator_with_workers_is_a_start(counted):
     assert 0.0 < facts["ended_s"] < took_s - facts["started_s"] < took_s
 
 
-def test_what_a_start_raises_is_the_scripts(counted):
-    def loads():
-        return iter(loader(1))
+def test_a_start_that_fails_is_none_and_shows_no_frame_of_ours():
+    class Iterator:
+        def __init__(self):
+            raise OSError("no more processes")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workers, "_reset", None)
-        with pytest.raises(TypeError) as raised:
-            loads()
-    frames = [entry.path.name for entry in raised.traceback]
-    assert "worker_starts.py" not in frames
-    assert counted.facts() is None
+        def _shutdown_workers(self):
+            raise OSError("not ours")
+
+    starts = module.WorkerStarts()
+    starts.install(Iterator, lambda wrapper, original: wrapper)
+    for call in (Iterator, lambda: Iterator._shutdown_workers(None)):
+        with pytest.raises(OSError, match=r"no more|not ours") as raised:
+            call()
+        assert {entry.path.name for entry in raised.traceback} == {"test_worker_starts.py"}
+    assert starts.facts() is None
