@@ -3,7 +3,8 @@
 A function's own time is cProfile's, less what profiling adds to its calls and to those that it
 makes, less the operators that it calls by signs (`a @ b` is no call to cProfile), and with the
 built-in functions that it calls where each takes next to nothing: their price is that of a call. So
-it is with a library's Python that it calls for each item, as `random`'s: at most all of that. C
+it is with a library's Python that it calls for each item, as `random`'s, and with whatever takes a
+few microseconds an item, as the iterators of pandas: these go with the loop. C
 code that cProfile does not see (NumPy's ufuncs, methods of Cython) would be in it too, so that it
 is no more than the lines that the function ran can take.
 
@@ -60,6 +61,8 @@ class _OwnTime(NamedTuple):
     # Whether both limits are about the same, and the time that would be saved.
     agreed: bool
     gain_s: float
+    # Whether a good part of it is in what a library does for each item.
+    with_library: bool
 
     def times(self, factor: float) -> _OwnTime:
         """Return it with all its times multiplied."""
@@ -118,26 +121,33 @@ def _beside_s(report: Report, graph: reading.CallGraph) -> float:
     return loop_s + own_s + sum(built_in)
 
 
-# From so many calls a step on a library's function is a part of the loop that calls it.
-_IN_LOOP = 8.0
+# From so many calls a step on a library's function is a part of the loop that calls it, and so it
+# is, whatever it calls, where it takes no longer than this.
+_IN_LOOP, _AN_ITEM_S = 8.0, 3e-6
+# From this share of a function's time on what libraries do for each item is named.
+_NAMED = 0.1
+_WITH = ", with what libraries do for each of its items,"
 _OPERATORS = re.compile(r"[/\\](?:torch|numpy)[/\\]")
 
 
-def _library_s(graph: reading.CallGraph, key: reading.FunctionKey, inner_s: float) -> float:
+def _library_s(graph: reading.CallGraph, key: reading.FunctionKey, cost: Any) -> float:
     """Return the time of a library's functions that a function calls again and again.
 
-    They go with the loop that calls them for each item. They are Python, as those of `random`, and
-    call no built-in function that takes its time.
+    They go with the loop that calls them for each item: they take next to nothing, or are Python,
+    as those of `random`, and call no built-in function that takes its time.
     """
-    called = (
-        edge
-        for callee, edge in graph.callees.get(key, ())
-        if callee in graph.rows
-        and callee.file != BUILTIN_FILE
-        and (edge["calls"] or 0.0) >= _IN_LOOP
-        and _is_plain(graph, callee, inner_s)
-    )
-    return reading.total(called, "total_s")
+    found_s = 0.0
+    for callee, edge in graph.callees.get(key, ()):
+        calls, total_s = edge["calls"] or 0.0, edge["total_s"] or 0.0
+        row = graph.rows.get(callee)
+        if row is None or row["own"] is not False or callee.file == BUILTIN_FILE:
+            continue
+        if calls < _IN_LOOP or _OPERATORS.search(callee.file):
+            continue
+        left_s = total_s - calls * cost["python"]["inner_s"]
+        if left_s < calls * _AN_ITEM_S or _is_plain(graph, callee, cost["builtin"]["inner_s"]):
+            found_s += max(left_s, 0.0)
+    return found_s
 
 
 def _is_plain(graph: reading.CallGraph, key: reading.FunctionKey, inner_s: float) -> bool:
@@ -184,14 +194,17 @@ class _Holders:
             if row["module"] not in (None, "(wait)")
         }
 
-    def limit_s(self, key: reading.FunctionKey) -> float | None:
-        """Return the most that a function can take; None where it is not known."""
+    def limit_s(self, key: reading.FunctionKey, library_s: float = 0.0) -> float | None:
+        """Return the most that a function can take; None where it is not known.
+
+        `library_s` is the time of what it calls for each item.
+        """
         if key not in self._loaded:
             return self._of_bar(key)
         if self._pace is None or self._waited_s is None:
             return self._waited_s
         row = self._graph.rows[key]
-        own_s = (row["self_s"] or 0.0) + _builtins_s(self._graph, key)
+        own_s = (row["self_s"] or 0.0) + _builtins_s(self._graph, key) + library_s
         return min(own_s * self._pace, self._waited_s)
 
     def least_s(self, key: reading.FunctionKey, own_s: float) -> float:
@@ -251,7 +264,7 @@ def _own_time(
     inner_s = cost["builtin"]["inner_s"]
     short = _short_calls(graph, key, inner_s)
     cheap = sum(max(0.0, (each["self_s"] or 0.0) - each["calls"] * inner_s) for each in short)
-    library_s = _library_s(graph, key, inner_s)
+    library_s = _library_s(graph, key, cost)
     lines = graph.lines_of(key)
     # Of the operators on its lines those that no built-in call made were made by signs.
     by_sign = reading.total(lines, "operator_s") - _builtins_s(graph, key)
@@ -268,20 +281,21 @@ def _own_time(
     traced_s = reading.traced_step_s(report) or 0.0
     inside = reading.total(report["tables"]["operators"], "self_s")
     outside = reading.calibrated(report, traced_s - inside) if 0 < inside < traced_s else None
-    limit_s = held.limit_s(key)
+    limit_s = held.limit_s(key, library_s)
     most_s = own_s + cheap + library_s
     high_s = min(each for each in (most_s, outside, limit_s) if each is not None)
     seen_s = (row["self_s"] or 0.0) - max(0.0, by_sign) + reading.total(short, "self_s")
     seen_s += library_s
-    low_s = min(max(own_s / slowed + cheap, held.least_s(key, seen_s)), high_s)
-    agreed = high_s <= _NEAR * low_s
+    low_s = (own_s + library_s) / slowed + cheap
+    low_s = min(max(low_s, held.least_s(key, seen_s)), high_s)
+    agreed, with_library = high_s <= _NEAR * low_s, library_s > _NAMED * most_s
     gain_s = low_s
     if agreed:
         # One time for one function: that of its row, where it may be true.
         calibrated_s = row["calibrated_s"] or 0.0
-        known = low_s <= calibrated_s <= high_s
+        known = low_s <= calibrated_s <= high_s and not with_library
         gain_s = calibrated_s if known else math.sqrt(low_s * high_s)
-    return _OwnTime(key, row, low_s, high_s, agreed, gain_s)
+    return _OwnTime(key, row, low_s, high_s, agreed, gain_s, with_library)
 
 
 def _finding(
@@ -329,7 +343,7 @@ def _finding(
     ]
     return reading.finding(
         rules.PYTHON_HOT_SPOT,
-        f"{name} spends {least}{format_seconds(own.gain_s)} of each step in Python "
+        f"{name}{_WITH if own.with_library else ''} spends {least}{format_seconds(own.gain_s)} of each step in Python "
         f"({format_share(share)}{inside})",
         severity=reading.severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
@@ -344,6 +358,7 @@ def _advice(own: _OwnTime, name: str) -> str:
     calls = own.row["calls"] or 0.0
     low, high = format_seconds(own.low_s), format_seconds(own.high_s)
     limits = low if low == high else f"{low} to {high}"
+    time = f"time{_WITH}" if own.with_library else "own time"
     often = "once" if 0.5 < calls < _OFTEN else f"{format_count(calls)} times"
     loop = f"the loop in {name}" + ("" if calls < _OFTEN else ", or the one that calls it,")
     end = ": cProfile slows plain Python on this interpreter, and the smaller figure counts."
@@ -352,7 +367,7 @@ def _advice(own: _OwnTime, name: str) -> str:
     return (
         f"Replace {loop} by operations on whole tensors, or compute once, before the loop over the "
         f"steps, what does not change with them. {name}{reading.in_brackets(own.row)} is called "
-        f"{often} a step. Its own time is {limits}{end}"
+        f"{often} a step. Its {time} is {limits}{end}"
     )
 
 

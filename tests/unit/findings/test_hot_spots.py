@@ -9,7 +9,7 @@ from tests.support.findings import MS, TRACED_S, TRAIN, asked, call, function, r
 from tests.support.tables import cases, near, of, rows_of
 
 ASKED = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-INNER_S = 1e-7
+INNER_S, PYTHON_S = 1e-7, 2.5e-7
 
 
 def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, cost=True, **more):
@@ -51,7 +51,7 @@ def told_of(corrected_ms, *, factor=1.0, outside_ms=10, builtins=(), own=True, c
         modules=[{"path": "(wait)", "self_s": 1.5 * MS * batches, "calibrated_s": wait_s}],
         regions=[loader] if batches else [], lines=[made.line(6, "a @ b", **known)],
         operators=[{"name": "x", "self_s": TRACED_S - outside_ms * MS}])  # fmt: skip
-    costs = {"python": {"inner_s": 7.0, "outer_s": 7.0}, "bytecode_factor": factor}
+    costs = {"python": {"inner_s": PYTHON_S, "outer_s": 7.0}, "bytecode_factor": factor}
     costs = {COST: costs | {"builtin": {"inner_s": INNER_S, "outer_s": 1.0}}}
     recording = made.recorded(costs if cost else {})
     return asked(hot_spots, recording, report, "functions", "operators")
@@ -126,19 +126,30 @@ def test_a_function_takes_what_others_leave_of_the_wait():
 
 
 def test_a_librarys_python_that_is_called_for_each_item_is_a_part_of_the_loop():
-    for file, count, inner_us, more_ms in (
-        ("/lib/random.py", 8, 0.9, 2), ("/lib/random.py", 7.9, 0.9, 0), (TRAIN, 8, 0.9, 0),
-        ("/lib/torch/nn/x.py", 8, 0.9, 0), ("/lib/numpy/x.py", 8, 0.9, 0),
-        # It decodes, say.
-        ("/lib/PIL/x.py", 8, 1.1, 0),
+    for file, count, inner_us, is_in in (
+        ("/lib/random.py", 8, 0.9, True), ("/lib/random.py", 7.9, 0.9, False),
+        (TRAIN, 8, 0.9, False), ("/lib/torch/nn/x.py", 8, 0.9, False),
+        ("/lib/numpy/x.py", 800, 0.9, False),
+        # It decodes, say, and in less than 3 us an item it does not.
+        ("/lib/PIL/x.py", 8, 1.1, False), ("/lib/pandas/x.py", 620, 1.1, True),
+        ("/lib/pandas/x.py", 610, 1.1, False),
     ):  # fmt: skip
         (told,) = told_of(5, factor=3.0, libraries=[(file, count, 2, inner_us)])
+        more_ms = (2 - 1e3 * count * PYTHON_S) * is_in
         low_high = of(told["evidence"][0], "own_low_s own_high_s")
-        assert low_high == ms(5 / 3, 5 + more_ms), file
+        assert low_high == ms((5 + more_ms) / 3, 5 + more_ms), (file, count)
+        # It is more than a tenth, and named.
+        assert ("what libraries do for each" in told["title"]) is is_in
+    for time_ms, is_named in ((0.56, True), (0.54, False)):
+        libraries = [("/lib/random.py", 8, time_ms + 8e3 * PYTHON_S, 0.5)]
+        (told,) = told_of(5, factor=1.5, libraries=libraries)
+        assert ("what libraries do for each" in told["title"]) is is_named
+        # The calibrated time of the function's row is of its own alone.
+        assert [told["gain_s"]] == ms((5 + time_ms) / 1.5**0.5 if is_named else 4.0)
     # All of it is in the function's own part of a wait.
     known = {"libraries": [("/lib/random.py", 8, 2, 0.5)], "wait_ms": 6}
     (told,) = told_of(5, factor=3.0, **known)
-    assert of(told["evidence"][0], "own_low_s own_high_s") == ms(6, 7)
+    assert of(told["evidence"][0], "own_low_s own_high_s") == ms(6, 7 - 8e3 * PYTHON_S)
 
 
 def test_short_built_in_calls_are_python():
