@@ -223,6 +223,7 @@ def start_engine(
     for slug, text in profstack_layer.nsys_notes():
         observers.log.note(slug, text, "nvtx")
     engine.log.synchronised = bool(options.get("sync"))
+    engine.log.sparing = bool(options.get("sparing"))
     writer.facts({"environment": torch_facts(torch), "synchronised": engine.log.synchronised})
     if counting is not None:
         writer.facts({"cpu_capability": torch.backends.cpu.get_cpu_capability()})

@@ -179,7 +179,7 @@ class StepLog:
     FLUSH = 4096
     # Steps of the watch that are written one by one; of later ones each second one, after as many
     # again each fourth, and so on, and the slowest of those between. A job of days has millions.
-    ALL_WATCHED = 5_000
+    ALL_WATCHED, ALL_IF_SPARING = 5_000, 1_000
 
     def __init__(self, writer: Writer, clock: Clock, origin: float | None = None) -> None:
         self.writer = writer
@@ -211,6 +211,8 @@ class StepLog:
         self.timed = False
         # Whether the device is waited for after every clean step, and whether it is in this slice.
         self.synchronised = self._waits = False
+        # Whether it keeps the rows of fewer steps.
+        self.sparing = False
         self._settled = 0
         self._memory: list[Record] = []
         # Of the slice in progress; in a long one the first ones.
@@ -481,7 +483,8 @@ class StepLog:
 
     def _thinned(self) -> dict[int, int] | None:
         """Return the steps of a slice of the watch to keep, with a flag each; None for all."""
-        apart = 1 << (self._watched // self.ALL_WATCHED)
+        every = self.ALL_IF_SPARING if self.sparing else self.ALL_WATCHED
+        apart = 1 << (self._watched // every)
         if apart == 1:
             return None
         walls = [after - before for before, after in itertools.pairwise(self.stamps())]

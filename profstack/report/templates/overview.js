@@ -174,7 +174,9 @@ function drawHeadline(box, page) {
           : mark.median_s
             ? "no interval: too few steps, "
             : null,
-        "n = " + (mark.n ?? 0),
+        page.bench.measured || mark.mode === "profiled" || !step.count
+          ? "n = " + (mark.n ?? 0)
+          : (mark.n ?? 0) + " of " + step.count + " steps: those that no layer watched",
         page.bench.measured ? null : found,
       ],
       "main",
@@ -718,7 +720,7 @@ function findingCard(finding, median, first) {
           ? el(
               "span",
               { class: "chip " + (SEVERITIES[finding.severity] || "fair") },
-              finding.severity,
+              finding.severity + " impact",
             )
           : null,
       ),

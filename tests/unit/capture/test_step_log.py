@@ -86,7 +86,8 @@ def logged(tmp_path, moments):
 
 @pytest.fixture
 def recorded(logged, monkeypatch):
-    assert (StepLog.FLUSH, StepLog.ALL_WATCHED) == (4096, 5_000)
+    limits = (StepLog.FLUSH, StepLog.ALL_WATCHED, StepLog.ALL_IF_SPARING)
+    assert limits == (4096, 5_000, 1_000)
     monkeypatch.setattr(StepLog, "ALL_WATCHED", 5)
     log, rows = logged.log, {"functions": [{"slice": 0, "name": "f"}]}
     log.begin_plan("optimizer", "train")
@@ -188,8 +189,13 @@ def test_a_recording_slice_by_slice(recorded, tmp_path):
     assert set(facts["thread_readings"]) == {"readings", "took_s", "reason"}
 
 
-def test_of_many_steps_of_the_watch_some_are_kept_and_those_that_are_slow(logged, monkeypatch):
-    monkeypatch.setattr(StepLog, "ALL_WATCHED", 8)
+@pytest.mark.parametrize("sparing", [False, True])
+def test_of_many_steps_of_the_watch_some_are_kept_and_those_that_are_slow(
+    logged, monkeypatch, sparing
+):
+    logged.log.sparing = sparing
+    monkeypatch.setattr(StepLog, "ALL_WATCHED", 80 if sparing else 8)
+    monkeypatch.setattr(StepLog, "ALL_IF_SPARING", 8 if sparing else 1)
     logged.log.begin_plan("optimizer", "train")
     # 1.4 times the median is slow; one that is kept anyway counts like all others.
     slow = {3: (2.81, 1.0), 4: (9.0, 1.0, None, EVAL), 5: (2.79, 1.0)}
