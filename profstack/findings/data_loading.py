@@ -63,6 +63,8 @@ class Loading(NamedTuple):
     batches: float = 1.0
     # Part of the loading in which the step's own thread may have lacked a core, with workers alive.
     no_core_s: float = 0.0
+    # For how long it lacked one without workers: others, as ranks on the same cores, had them.
+    crowded_s: float = 0.0
 
     @property
     def work_s(self) -> float:
@@ -84,6 +86,9 @@ def gain_of(loading: Loading, count: int) -> tuple[float | None, str | None]:
     """Return what so many workers save of a step, or why that is not known."""
     if loading.workers and count <= loading.workers:
         return None, _IN_USE
+    if loading.crowded_s >= _CROWDED * loading.step_s:
+        time = format_seconds(loading.crowded_s)
+        return None, f"for {time} of a step its thread lacks a core: workers would lack it too"
     cpu_s = loading.step_s if loading.cpu_s is None else loading.cpu_s
     # What workers that are there already cost is a part of the step.
     each = 0.0 if loading.workers else _SWITCH_S if loading.is_python else _HANDOVER_S
@@ -168,6 +173,7 @@ def loading_of(report: Report, step_s: float, share: float) -> Loading | None:
         is_python=not is_waiting and _is_python(report),
         batches=max(batches, 1.0),
         no_core_s=min(no_core_s, load_s) if workers else 0.0,
+        crowded_s=0.0 if workers else no_core_s,
     )
 
 

@@ -343,8 +343,8 @@ def _finding(
     ]
     return reading.finding(
         rules.PYTHON_HOT_SPOT,
-        f"{name}{_WITH if own.with_library else ''} spends {least}{format_seconds(own.gain_s)} of each step in Python "
-        f"({format_share(share)}{inside})",
+        f"{name}{_WITH if own.with_library else ''} spends {least}"
+        f"{format_seconds(own.gain_s)} of each step in Python ({format_share(share)}{inside})",
         severity=reading.severity_of(own.gain_s, step_s),
         gain_s=own.gain_s,
         place=row,

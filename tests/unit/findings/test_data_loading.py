@@ -75,12 +75,13 @@ def test_times_of_processes_are_of_a_mean_step_and_loading_of_the_median():
     means = {"step_s": 25, "cpu_s": 30, "no_core_s": 5, "off_cpu_s": 9}
     known = {"step_s": 25, "workers": 3, "worker_cpu_s": 45}
     for changes, *expected in (
-        (means | known, 12 * MS, 2 * MS, 3, 1.0),
-        (means | {"workers": 0, "ranges": ((3.0, 9),)}, 12 * MS, 0.0, 0, 3.0),
-        ({"cpu_s": 1.0}, None, 0.0, 0, 1.0),
+        (means | known, 12 * MS, 2 * MS, 0.0, 3, 1.0),
+        (means | {"workers": 0, "ranges": ((3.0, 9),)}, 12 * MS, 0.0, 2 * MS, 0, 3.0),
+        ({"cpu_s": 1.0}, None, 0.0, 0.0, 0, 1.0),
     ):
         found = loading_of(**changes)
-        assert [found.cpu_s, found.no_core_s, found.workers, found.batches] == near(*expected)
+        names = ("cpu_s", "no_core_s", "crowded_s", "workers", "batches")
+        assert [getattr(found, name) for name in names] == near(*expected)
     assert data_loading.busy_share(starving(**known)) == pytest.approx(0.6)
 
 
@@ -114,6 +115,9 @@ def loading(**changes):
     "1 .035 step_s=.1,load_s=.04,cpu_s=.1,is_python=True",
     # One worker is busy for all the step. Half of a wait for a core stays. A hundredth counts.
     "2 .004 workers=1; 2 .002 workers=1,no_core_s=.002; 1 .00011 load_s=.00031",
+    # A tenth of the step in which others, as ranks on the same cores, have them.
+    "1 .0038 crowded_s=.00099",
+    (1, "1.00 ms of a step its thread lacks a core", {"crowded_s": 0.001}),
     *((1, "one core", {"cores": 1.0}), (1, "handing batches over", {"is_python": True})),
     (1, "handing batches over", {"step_s": 0.0005, "load_s": 0.0002, "cpu_s": 0.0005}),
 )
@@ -165,7 +169,7 @@ def test_a_quarter_of_the_step_in_the_loader_starves_it(share, is_found):
 def test_loading_names_its_function_and_advice_on_workers_and_cores():
     get = function("__getitem__", 7 * MS, 8 * MS, line=31)
     tables = {"functions": [NEXT, get], "calls": [call(NEXT, get, 8 * MS)]}
-    busy = {"step_s": 20, "cpu_s": 20, "no_core_s": 4, "share": 0.9, "tables": tables}
+    busy = {"step_s": 20, "cpu_s": 20, "no_core_s": 1.9, "share": 0.9, "tables": tables}
     (told,) = starved(starving(**busy))
     # 7.2 ms of loading beside 2.8 ms of work; Python hands a batch over after 5 ms.
     assert of(told, "gain_s file line severity") == near(2.2 * MS, TRAIN, 31, "high")
@@ -185,6 +189,10 @@ def test_loading_names_its_function_and_advice_on_workers_and_cores():
         (few,) = starved(starving(**busy | {"share": share}))
         assert ((few["gain_s"] or 0.0) > 0, "num_workers=" in few["advice"]) == (is_worth, is_worth)
         assert ("Workers would save little of it: the other" in few["advice"]) is not is_worth
+    # Who has the cores would keep them from workers, too.
+    (full,) = starved(starving(**busy | {"no_core_s": 2}))
+    assert (full["gain_s"], "num_workers=" in full["advice"]) == (None, False)
+    assert full["gain_reason"].startswith("for 1.00 ms of a step its thread lacks a core")
     # Handing over takes as long as the loading.
     for cores in (1, 2):
         (told,) = starved(starving(step_s=20, cpu_s=20, share=0.5, cores=cores, tables=tables))
