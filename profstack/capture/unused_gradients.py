@@ -62,6 +62,8 @@ class UnusedGradients:
         # Numbers of the steps between which they did not change.
         self._first: int | None = None
         self._last = 0
+        # What was told last.
+        self._said: dict[str, object] | None = None
 
     def call_begins(self, module: Any, inputs: Iterable[Any]) -> None:
         """Take an outermost call of a module, with what it is given."""
@@ -90,7 +92,7 @@ class UnusedGradients:
 
     def check(self, number: int) -> bool:
         """Drop what has changed up to this step; return whether that changes what is told."""
-        if not self._unused or number < self._next_check:
+        if not self._unused or number < self._next_check or self._is_gone():
             return False
         self._checks += 1
         if self._checks >= _OFTEN_CHECKED:
@@ -106,8 +108,12 @@ class UnusedGradients:
 
     def facts(self) -> dict[str, object] | None:
         """Return the parts that nothing trains, largest first; None where none was seen."""
-        if not self._told() or self._first is None:
-            return None
+        if self._is_gone():
+            return self._said
+        self._said = self._facts() if self._told() else None
+        return self._said
+
+    def _facts(self) -> dict[str, object]:
         living = self._living()
         inside = {id(part) for root in living for part in parts_of(root) if part is not root}
         roots = (root for root in living if id(root) not in inside)
@@ -115,7 +121,7 @@ class UnusedGradients:
         parts.sort(key=lambda part: -part[1])
         return {
             "parameters": sum(count for _, count, _ in parts),
-            "steps": self._last - self._first,
+            "steps": self._last - (self._first or 0),
             "modules": [
                 {"module": name, "parameters": count, "after_trained": after}
                 for name, count, after in parts[:_MOST_TOLD]
@@ -129,6 +135,10 @@ class UnusedGradients:
         """
         is_long = self._first is not None and self._last - self._first >= _FEWEST_STEPS
         return bool(self._unused) and bool(self._trained) and is_long
+
+    def _is_gone(self) -> bool:
+        """Return whether the model is no longer there, as at the end of a script."""
+        return any(each.module() is None for each in self._unused.values())
 
     def _living(self) -> list[Any]:
         roots = (root() for root in self._roots.values())

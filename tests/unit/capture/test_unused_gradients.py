@@ -1,5 +1,8 @@
 """Gradients that no optimizer uses: which are, which only look so, and what they pass through."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -187,13 +190,17 @@ def test_what_changes_much_later_is_told_no_more():
     assert notes._checks < 40
 
 
-def test_no_module_is_kept_alive():
+def test_no_module_is_kept_alive_and_what_was_told_of_it_stays():
     notes, net = UnusedGradients(torch), Net()
-    steps(notes, net, [sgd(net.head)], (1, 2, 11))
-    assert of_parts(notes)
+    steps(notes, net, [sgd(net.head)], (1, 2, 10, 12))
+    told = notes.facts()
+    assert told["steps"] == 11
+    # A script that trains in a function has no model left at its end.
+    gone = weakref.ref(net)
     del net
-    assert notes.check(12)
-    assert notes.facts() is None
+    gc.collect()
+    assert gone() is None
+    assert (notes.check(40), notes.facts()) == (False, told)
 
 
 @pytest.mark.parametrize("kind", [nn.ReLU, nn.Identity])
