@@ -1,4 +1,4 @@
-"""Distinguish the user's own code from libraries' code, by file.
+"""Distinguish the user's own code from libraries' code, by file, and keep the texts of the former.
 
 The measured process writes the folders of the script and of installed packages as a fact. Reports
 use this fact, so that one made on another machine divides the same files in the same way.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import linecache
 import ntpath
 import os
 import posixpath
@@ -285,3 +286,44 @@ def with_package(records: Iterable[Mapping[str, object]]) -> list[dict[str, obje
         }
         for record in records
     ]
+
+
+# --- Texts of the user's own files ----------------------------------------------------------------
+#
+# For listings of whole files, and for what a line says: only of files in which something was seen,
+# and of no very large one, since a recording is sent to people and must stay small.
+
+# Bytes of one file, and of all together, that are kept.
+LARGEST = 200_000
+LARGEST_SUM = 2_000_000
+
+
+def source_records(files: Iterable[str], index: int | None) -> list[dict[str, str | int | None]]:
+    """Return rows of `source_files` in the order given, with the reason for a missing text.
+
+    `index` is the slice in which the files were seen, None for the watch. The text is the one that
+    lines are quoted from: as it was when the script was read, if it has been changed since.
+    """
+    left = LARGEST_SUM
+    rows: list[dict[str, str | int | None]] = []
+    for file in files:
+        text = "".join(linecache.getlines(file)).encode("utf-8", "replace")
+        reason = None
+        if not text:
+            reason = "its text could not be read"
+        elif len(text) > LARGEST:
+            reason = f"it has more than {LARGEST // 1000} kB"
+        elif len(text) > left:
+            reason = f"the files before it have {LARGEST_SUM // 1_000_000} MB together"
+        else:
+            left -= len(text)
+        rows.append(
+            {
+                "slice": index,
+                "file": file,
+                "text": text.decode("utf-8") if reason is None else None,
+                "bytes": len(text) or None,
+                "reason": reason,
+            }
+        )
+    return rows

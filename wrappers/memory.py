@@ -53,7 +53,7 @@ class MemoryWrapper(Wrapper):
     cuts: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = (
         # A round-2 slice of ten steps includes work of every tenth step.
-        Mode("lines", 2, 2, turn=10, steps=10, calls=LISTENED, in_discovery=True),
+        Mode("lines", 2, 2, turn=10, later_turn=55, steps=10, calls=LISTENED, in_discovery=True),
     )
     description = Description(
         technique="tracing",

@@ -22,8 +22,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+from profstack import code_owner
 from profstack.layer import Description, Mode, SliceContext, SliceData, Wrapper
 from profstack.readers.watch import Sampler
+from profstack.storage.schema.column import Records
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 
 # Intervals that are named one by one: as many as a long run has by its length alone.
@@ -57,6 +59,9 @@ class WatchWrapper(Wrapper):
         self._sampler: Sampler | None = None
         self._seen = False
         self._gave_way_noted = False
+        self._places: code_owner.Places | None = None
+        # Files of all frames so far: texts of the script's own are handed over once.
+        self._files: set[str] = set()
 
     @staticmethod
     def version() -> str | None:
@@ -105,12 +110,24 @@ class WatchWrapper(Wrapper):
             cut.append(f"{less}: every {', every '.join(times)}")
         if self._sampler.stacks.cut:
             cut.append("stacks were too deep or too many: some are cut short")
+        rows: dict[str, Records] = {}
+        if self._seen:
+            texts = code_owner.source_records(self._new_files(frames), None)
+            rows = {"watch_frames": frames, "watch_samples": samples, "source_files": texts}
         return SliceData(
-            {"watch_frames": frames, "watch_samples": samples} if self._seen else {},
+            rows,
             notes=notes,
             truncated="; ".join(cut) or None,
             memory_bytes=self._sampler.memory_bytes(),
         )
+
+    def _new_files(self, frames: Records) -> list[str]:
+        """Return the script's own files in frames that are new since the last time."""
+        if self._places is None:
+            self._places = code_owner.Places.of(code_owner.script_folder())
+        seen = {str(frame["file"]) for frame in frames} - self._files
+        self._files |= seen
+        return sorted(filter(self._places.is_own, seen))
 
     def start(self, context: SliceContext) -> None:
         """Resume: the watch has no slices of its own."""

@@ -416,6 +416,9 @@ def setup(recorded: Recorded) -> schema.Setup:
     if (repeated := known.get("repeated")) is not None:
         places = {name: _place(repeated[name]) for name in ("first", "again")}
         known["repeated"] = cast("schema.RepeatedFacts", {**repeated, **places})
+    known["gathered"] = [
+        {**each, "place": _place(each["place"])} for each in known.get("gathered") or ()
+    ]
     optimizers: list[schema.OptimizerFacts] = [
         {**each, "place": _place(each["place"])} for each in noted["optimizers"]
     ]

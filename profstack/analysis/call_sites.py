@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from profstack.analysis.watch import (
     FEWEST_SAMPLES,
     Frame,
+    Sample,
     Stack,
     Sum,
     Watched,
@@ -63,10 +64,13 @@ class CallSite:
         return self.lines[self.hottest]
 
 
-def call_sites(recorded: Recorded) -> list[CallSite]:
-    """Return the sites of the steps, the largest share first; empty with too few samples."""
+def call_sites(recorded: Recorded, samples: Sequence[Sample] | None = None) -> list[CallSite]:
+    """Return the sites of the steps, the largest share first; empty with too few samples.
+
+    With `samples` they are of these.
+    """
     seen = watched(recorded)
-    samples = seen.in_usual_steps
+    samples = seen.in_usual_steps if samples is None else samples
     if len(samples) < FEWEST_SAMPLES:
         return []
     sums = seen.by_stack(samples)

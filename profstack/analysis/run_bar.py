@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -24,7 +24,7 @@ from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
 from profstack.privacy import home_relative
 from profstack.storage.reader import PAUSE, Recorded, Row, in_order, known
-from profstack.storage.schema.report import RunFunction, RunPart, RunPartName
+from profstack.storage.schema.report import Place, RunFunction, RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT, WATCH_INTERVAL_S
 from profstack.units import add_up
 
@@ -76,9 +76,9 @@ _LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]")
 class _Stacks:
     """Says what each stack is of, once; `around` are functions that most of the steps are in."""
 
-    def __init__(self, seen: Watched, sources: Mapping[tuple[str, int], str]) -> None:
+    def __init__(self, seen: Watched, text_of: Callable[[str, int], str | None]) -> None:
         self._seen = seen
-        self._sources = sources
+        self._text_of = text_of
         self._known: dict[int, RunPartName | None] = {}
         self.around: frozenset[object] = frozenset()
 
@@ -133,7 +133,7 @@ class _Stacks:
         if _LOGGER.search(frame.file):
             # A progress bar round a loader, or a generator, waits for what that gives.
             return not any(each in own or _LOADER.search(each.file) for each in inside)
-        if _PRINTS.search(self._sources.get((frame.file, frame.line), "")):
+        if _PRINTS.search(self._text_of(frame.file, frame.line) or ""):
             return True
         return bool(_LOGS.match(frame.name)) and not _NO_LOG.match(frame.name)
 
@@ -207,9 +207,7 @@ def run_bar(recorded: Recorded, clean: Clean) -> tuple[list[RunPart], str | None
     if "origin_clock_s" not in recorded.facts or "begun_clock_s" not in recorded.run:
         return [], "the recording does not say when the measured process began"
     seen = watched(recorded)
-    columns = recorded.columns("watch_frames", "file", "line", "source")
-    sources = {(file, line): text for file, line, text in zip(*columns, strict=True) if text}
-    made = _Run(recorded, clean, duration_s, _Stacks(seen, sources))
+    made = _Run(recorded, clean, duration_s, _Stacks(seen, recorded.line_text))
     made.divide()
     parts = made.division
     names = [name for name in _ORDER if parts.seconds.get(name, 0.0) > 0]
@@ -531,6 +529,7 @@ def _functions(
     """Return the user's outermost functions of a part that do not hold the steps too."""
     seconds: dict[FunctionKey, float] = defaultdict(float)
     lines: dict[FunctionKey, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    inner: dict[FunctionKey, dict[tuple[str, int], float]] = defaultdict(lambda: defaultdict(float))
     for number, part_s in stacks.items():
         own = seen.own(seen.stacks.get(number, ()))
         if not own:
@@ -541,16 +540,23 @@ def _functions(
         key = (frame.file, frame.line, "") if is_line else frame.function
         seconds[key] += part_s
         lines[key][frame.line] += part_s
+        inner[key][own[-1].file, own[-1].line] += part_s
     return [
         {
             "file": home_relative(key[0]),
             "line": max(lines[key], key=lambda line: lines[key][line]),
             "name": key[2] or None,
+            "inner": _most_in(inner[key]),
             "wall_s": wall_s,
         }
         for key, wall_s in sorted(seconds.items(), key=lambda each: -each[1])
         if wall_s >= least_s
     ]
+
+
+def _most_in(lines: Mapping[tuple[str, int], float]) -> Place:
+    file, line = max(lines, key=lambda place: lines[place])
+    return {"file": home_relative(file), "line": line}
 
 
 # As much of a part must be in one function to name it.

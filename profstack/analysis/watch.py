@@ -443,12 +443,10 @@ def watched_lines(recorded: Recorded) -> dict[LineKey, dict[str, object]]:
     startup = line_shares(recorded, STARTUP)
     # A few samples in steps give no shares; those of the start-up are hundreds.
     steps = line_shares(recorded, STEP) if few_samples(recorded) is None else {}
-    columns = recorded.columns("watch_frames", "file", "line", "source")
-    sources = {(file, line): text for file, line, text in zip(*columns, strict=True) if text}
     nothing = (None, None)
     return {
         line: {
-            "source": sources.get(line),
+            "source": recorded.line_text(*line),
             "watch_share": steps.get(line, nothing)[0],
             "startup_share": startup.get(line, nothing)[0],
             "watch_bytes": grown,

@@ -2,9 +2,10 @@
 
 Noted are the optimizers that step, with their settings; grad mode, autocast and the nodes that
 autograd records at the outermost module calls; how much of their tokens is padding; which of them
-were on the input of the one before, or on that of each step; whose gradients no optimizer uses; how
-often ranks exchange theirs; and which layers of normalisation and dropout are in training mode. No
-object of the script's is kept or changed, and none of its code runs for this.
+were on the input of the one before, or on that of each step, or on rows gathered from fewer; whose
+gradients no optimizer uses; how often ranks exchange theirs; and which layers of normalisation and
+dropout are in training mode. No object of the script's is kept or changed, and none of its code
+runs for this.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from profstack import code_owner
 from profstack.capture.constant_inputs import ConstantInputs
 from profstack.capture.exchanges import Exchanges
+from profstack.capture.gathered_rows import GatheredRows
 from profstack.capture.observers import GuardedListener
 from profstack.capture.padding import PaddingNotes
 from profstack.capture.repeated_calls import RepeatedCalls
@@ -85,6 +87,7 @@ class SetupNotes(Listener):
         self._padding = PaddingNotes(torch)
         self._repeated = RepeatedCalls(torch)
         self._constant = ConstantInputs(torch, self._repeated.told)
+        self._gathered = GatheredRows(torch, self._place)
         self.unused = UnusedGradients(torch)
         self._exchanges = Exchanges()
         # Whether a module has parameters that ask for gradients, by its identity.
@@ -178,6 +181,7 @@ class SetupNotes(Listener):
             "padding": self._padding.facts(),
             "repeated": self._repeated.facts(),
             "constant": self._constant.facts(),
+            "gathered": self._gathered.facts(),
             "unused_gradients": self.unused.facts(),
             "exchanges": self._exchanges.facts(),
             "device": {"capability": [*cuda.get_device_capability()]} if used else None,
@@ -192,6 +196,7 @@ class SetupNotes(Listener):
                 args, kwargs = given or ((), {})
                 self.unused.call_begins(module, (*args, *kwargs.values()))
             self.unused.module_begins(name, module)
+            self._gathered.call_begins(name, module, given)
             asks = self._asks_for_gradients(module)
             may_change = asks and self._backward > 0
             self._constant.call_begins(name, module, given, may_change=may_change)

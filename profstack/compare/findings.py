@@ -34,6 +34,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         (rules.IGNORED_TARGETS, MODEL),
         (rules.CALLED_AGAIN, MODEL),
         (rules.CONSTANT_INPUT, MODEL),
+        (rules.GATHERED_ROWS, MODEL),
         (rules.UNUSED_GRADIENTS, ("backward",)),
         (rules.EXCHANGED_TOO_OFTEN, ("backward",)),
         (rules.DOUBLE_PRECISION, MODEL),

@@ -31,6 +31,7 @@ from profstack.findings.wasted_work import (
     constant_input,
     double_precision,
     exchanged_too_often,
+    gathered_rows,
     ignored_targets,
     padding,
     unused_gradients,
@@ -45,8 +46,8 @@ FAMILIES: tuple[reading.Family, ...] = (
     model_setup.unfused_optimizer, model_setup.dense_embeddings, model_setup.zero_grad_to_zeros,
     inference, anomaly_detection, graph_again,
     model_setup.float32_without_tf32, padding,
-    ignored_targets, called_again, constant_input, unused_gradients, exchanged_too_often,
-    double_precision, own_costs, run_costs,
+    ignored_targets, called_again, constant_input, gathered_rows, unused_gradients,
+    exchanged_too_often, double_precision, own_costs, run_costs,
 )  # fmt: skip
 
 

@@ -18,17 +18,26 @@ from profstack.storage.schema.report import Place, Report
 class KnownCall:
     """A call by its text; one that is `around` the time may be on another line of the function.
 
-    One `in_loop` is slow only in a loop of its function, or on an attribute, which stays.
+    One `in_loop` is slow only in a loop of its function, or on an attribute, which stays. The
+    pattern of one of `two_lines` goes over a line and the next one.
     """
 
     pattern: re.Pattern[str]
     advice: str
     around: bool = False
     in_loop: bool = False
+    two_lines: bool = False
 
 
-def _known(pattern: str, advice: str, *, around: bool = False, in_loop: bool = False) -> KnownCall:
-    return KnownCall(re.compile(pattern), advice, around, in_loop)
+def _known(
+    pattern: str,
+    advice: str,
+    *,
+    around: bool = False,
+    in_loop: bool = False,
+    two_lines: bool = False,
+) -> KnownCall:
+    return KnownCall(re.compile(pattern), advice, around, in_loop, two_lines)
 
 
 _JOINS = r"(?:torch\.(?:cat|hstack|vstack)|np\.(?:append|concatenate|[hv]stack)|pd\.concat)"
@@ -53,6 +62,19 @@ KNOWN_CALLS = (
         "them once at the end.",
         around=True,
         in_loop=True,
+    ),
+    _known(
+        r"\bnot in ([\w.]+)\s*:\s*\1\.append\(",
+        "Each is searched for in the list `{0}` from its start: keep a set, or a dictionary, "
+        "beside it.",
+        around=True,
+        two_lines=True,
+    ),
+    _known(
+        r"(?<![\w.])([a-z_][\w.]*)\.index\((?![\"'])",
+        "The list `{0}` is searched from its start each time ({text}): keep a dictionary from each "
+        "item to its place.",
+        around=True,
     ),
     _known(
         r"\bdeepcopy\(",
@@ -120,7 +142,8 @@ def hint(report: Report, place: Place, *, once: bool = False) -> str:
         for known in KNOWN_CALLS:
             if not known.around and (once or number != at):
                 continue
-            found = known.pattern.search(_code(line))
+            after = lines[number] if known.two_lines and number < len(lines) else ""
+            found = known.pattern.search(_code(line) + after)
             if found and (not known.in_loop or "." in found[1] or _is_in_loop(text, number)):
                 return _said(known, found, line)
     return ""

@@ -241,14 +241,15 @@ def _holders(
 ) -> list[Holder]:
     """Return the lines with these bytes in all, with the text that any layer recorded of them."""
     texts: dict[tuple[str, int], str] = {}
-    for table in ("watch_frames", "lines", "memory_lines"):
+    for table in ("lines", "memory_lines"):
         columns = recorded.columns(table, "file", "line", "source")
         texts |= {(file, line): text for file, line, text in zip(*columns, strict=True) if text}
-    stripped = {place: text.strip() for place, text in texts.items()}
-    return [
-        Holder(home_relative(at[0]), at[1], stripped.get(at), float(total / steps), steps)
-        for at, total in totals.items()
-    ]
+    found = []
+    for (file, line), total in totals.items():
+        text = texts.get((file, line)) or recorded.line_text(file, line)
+        known_text = text.strip() if text is not None else None
+        found.append(Holder(home_relative(file), line, known_text, float(total / steps), steps))
+    return found
 
 
 def _kept(found: list[Holder]) -> list[Holder]:

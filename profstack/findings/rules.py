@@ -181,6 +181,16 @@ CONSTANT_INPUT = FindingRule(
     # With less, keeping the result is hardly worth a change of the model.
     threshold=0.1,
 )
+GATHERED_ROWS = FindingRule(
+    "gathered-rows",
+    "A layer works on rows that were gathered from fewer ones",
+    "In every noted step a linear layer, or a sequence of layers that work row by row, gets the "
+    "result of an indexing (index_select, tensor[index]) with at least twice as many rows as there "
+    "were before it, and the rows too many take at least 5 % of the clean step.",
+    "Estimated: its forward and backward passes, times the share of rows too many. None where "
+    "their time is not calibrated.",
+    threshold=0.05,
+)
 UNUSED_GRADIENTS = FindingRule(
     "unused-gradients",
     "Gradients are computed that no optimizer uses",
@@ -424,7 +434,8 @@ RUN_CODE_COST = FindingRule(
     "The script's own code beside the steps takes a good part of the run",
     "By the watch's samples, one of the user's functions, or one line of the loop, takes at least "
     f"10 % of the run and {OTHER_S:g} s outside the steps, their preparation, evaluation, saving "
-    "and logging; or in single steps, at least five times as long as the usual ones.",
+    "and logging; or in single steps, at least five times as long as the usual ones; or in the "
+    "steps themselves where none of them is clean.",
     _OF_THE_RUN.format(_AT_MOST),
     threshold=0.1,
 )

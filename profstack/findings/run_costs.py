@@ -8,12 +8,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from profstack.analysis.call_sites import call_sites
 from profstack.analysis.watch import STARTUP, Frame, Stack, watched
 from profstack.findings import known_calls, names, reading, rules
 from profstack.findings.rules import FindingRule
 from profstack.privacy import home_relative
 from profstack.storage.reader import Recorded, known
-from profstack.storage.schema.report import Finding, Place, Report, RunPart, RunPartName
+from profstack.storage.schema.report import (
+    Finding,
+    Place,
+    Report,
+    RunFunction,
+    RunPart,
+    RunPartName,
+)
 from profstack.storage.vocabulary import WATCH_INTERVAL_S
 from profstack.units import format_seconds, format_share
 
@@ -83,6 +91,7 @@ def run_costs(recorded: Recorded, report: Report) -> list[Finding]:
     return [
         *_found(recorded, report),
         *_own_code(report),
+        *_in_long_steps(recorded, report),
         *_unused_imports(recorded, report),
         *_worker_starts(recorded, report),
     ]
@@ -142,11 +151,40 @@ def _done_rarer_s(row: RunPart) -> float | None:
     return min(_SAVED * row["wall_s"], row["wall_s"] - (row["longest_s"] or 0.0))
 
 
+# Functions that are named where none has most of a part: from this share of it on.
+_NAMED, _MOST_NAMED = 0.15, 3
+_MOSTLY = 0.6
+
+
+def _hint(report: Report, *places: Place) -> str:
+    """Return what is known of the first of some lines of which anything is."""
+    hints = (known_calls.hint(report, place, once=True) for place in places)
+    return next(filter(None, hints), "")
+
+
+def _shared(row: RunPart) -> list[RunFunction]:
+    """Return the functions that have most of a part together where none has it alone."""
+    named = [each for each in row["functions"] if each["name"] not in (None, "<module>")]
+    if not named or named[0]["wall_s"] >= _MOSTLY * row["wall_s"]:
+        return []
+    named = [each for each in named if each["wall_s"] >= _NAMED * row["wall_s"]][:_MOST_NAMED]
+    together_s = sum(each["wall_s"] for each in named)
+    return named if together_s >= _MOSTLY * row["wall_s"] else []
+
+
 def _finding(report: Report, cost: _Cost, row: RunPart, saved_s: float | None) -> Finding:
     place: Place | None = None
     if row["file"] is not None and row["line"] is not None:
         place = {"file": row["file"], "line": row["line"]}
     within = f" in {row['name']}" if row["name"] not in (None, "<module>") else ""
+    if shared := _shared(row):
+        places: list[Place] = [{"file": each["file"], "line": each["line"]} for each in shared]
+        called = [
+            reading.qualified_name(report, at, str(each["name"]))
+            for at, each in zip(places, shared, strict=True)
+        ]
+        place = places[0]
+        within = f", most of it in {', '.join(called[:-1])} and {called[-1]}"
     share = row["share"] or 0.0
     words = format_share(share)
     return reading.finding(
@@ -169,7 +207,11 @@ def _finding(report: Report, cost: _Cost, row: RunPart, saved_s: float | None) -
                 "link": reading.to_source(place) if place else None,
             }
         ],
-        advice=(known_calls.hint(report, place, once=True) if place is not None else "")
+        advice=_hint(
+            report,
+            *(each["inner"] for each in shared or row["functions"][:1]),
+            *([place] if place is not None else []),
+        )
         + cost.advice,
     )
 
@@ -201,10 +243,56 @@ def _own_code(report: Report) -> Iterator[Finding]:
             wall_s,
             share,
             {"function": found["name"], "text": text},
-            known_calls.hint(report, place, once=True)
+            _hint(report, place, found["inner"])
             + f"It takes {format_seconds(wall_s)}"
             + (f", {line}. " if line != name else ". ")
             + "Do it less often, on less data, once for all, or after the run.",
+        )
+
+
+# What the steps of a run without a clean one are a part of.
+_STEPS = frozenset({"steps", "waiting for data", "first step and compilation", "other"})
+
+
+def _in_long_steps(recorded: Recorded, report: Report) -> Iterator[Finding]:
+    """Yield the same in steps of which none is clean: they are long, and the watch sees them."""
+    rule, own_s = rules.RUN_CODE_COST, _own_s(report)
+    if report["benchmark"]["n"] or not report["watch"]:
+        return
+    samples = [
+        each for each in watched(recorded).samples if each.phase != STARTUP and not each.evaluating
+    ]
+    whole_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _STEPS)
+    told = {
+        (each["file"], each["name"])
+        for row in report["run_bar"]
+        if row["part"] == "other"
+        for each in row["functions"]
+    }
+    for site in call_sites(recorded, samples):
+        wall_s = site.share * whole_s
+        if wall_s < max(rule.threshold * own_s, rules.OTHER_S):
+            return
+        if site.part == "forward" or (site.file, site.name) in told:
+            continue
+        file, line, _ = site.hottest
+        place: Place = {"file": site.file, "line": site.line}
+        text = reading.source_line(report, file, line)
+        name = f"'{text}'" if text else f"line {site.line}"
+        if site.name is not None:
+            name = reading.qualified_name(report, place, site.name)
+        hottest: Place = {"file": file, "line": line}
+        yield _of_run(
+            rule,
+            f"{name} takes {format_share(wall_s / own_s)} of the run, in its steps",
+            place,
+            wall_s,
+            wall_s / own_s,
+            {"function": site.name, "text": text},
+            known_calls.hint(report, hottest)
+            + f"It takes {format_seconds(wall_s)}, most of it at {reading.in_words(hottest)}"
+            + (f" ('{text}'). " if text else ". ")
+            + "Do it less often, or for less data at once.",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
@@ -12,10 +13,10 @@ from profstack.findings import names, reading, rules
 from profstack.findings.step_bar import OF_OPTIMIZER
 from profstack.findings.step_cut import COLLECTIVE
 from profstack.storage.reader import Recorded
-from profstack.storage.schema.report import Finding, Place, Report
+from profstack.storage.schema.report import Finding, GatheredFacts, Place, Report
 from profstack.storage.schema.rows import OperatorRow
 from profstack.storage.untrusted import json_cell
-from profstack.units import format_share
+from profstack.units import format_count, format_share
 
 # Beside what is behind the longest row: padding of this share is worth sorting rows by length.
 _MUCH_PADDING = 0.4
@@ -240,6 +241,50 @@ def constant_input(recorded: Recorded, report: Report, step_s: float) -> Iterato
             advice=f"Compute the result of this {kind} once before the steps, keep it, and use it "
             "again in each request or step, as long as its input and its weights stay the same and "
             "it draws no random numbers.",
+        )
+
+
+# The same row computed again for each place that it is gathered to.
+
+
+@reading.family
+def gathered_rows(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding for each line that calls modules which could work on fewer rows."""
+    rows, traced_s = reading.module_rows(report), reading.traced_step_s(report)
+    by_line: dict[tuple[object, ...], list[tuple[float, GatheredFacts]]] = defaultdict(list)
+    for noted in report["setup"].get("gathered") or ():
+        if (row := rows.get(noted["module"])) is not None:
+            whole_s = reading.figure(row, "forward_s") + reading.figure(row, "backward_s")
+            spared_s = whole_s * (1 - noted["sources"] / noted["rows"])
+            by_line[tuple((noted["place"] or {}).values())].append((spared_s, noted))
+    for found in by_line.values():
+        spared_s = math.fsum(seconds for seconds, _ in found)
+        if not traced_s or spared_s < rules.GATHERED_ROWS.threshold * traced_s:
+            continue
+        _, noted = max(found, key=operator.itemgetter(0))
+        given, sources = (noted[name] // noted["calls"] for name in ("rows", "sources"))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield reading.finding(
+            rules.GATHERED_ROWS,
+            f"{noted['module']}{more}: {given} rows are computed that were gathered from {sources}",
+            severity=reading.severity_of(spared_s / traced_s, 1.0),
+            gain_s=reading.calibrated(report, spared_s),
+            gain_reason=reading.why_uncalibrated(report),
+            place=noted["place"],
+            module=noted["module"],
+            layers=["torch"],
+            evidence=[
+                {
+                    **reading.pick(each, "module", "calls", "rows", "sources"),
+                    "step_share": seconds / traced_s,
+                    "link": f"modules/{each['module']}",
+                }
+                for seconds, each in sorted(found, key=lambda pair: -pair[0])
+            ],
+            advice="Call it before the indexing: it does the same to every row, and each comes "
+            f"{format_count(noted['rows'] / noted['sources'])} times on average. Apply it to the "
+            f"{sources} rows once and gather its result (module(x)[index] instead of "
+            "module(x[index])).",
         )
 
 

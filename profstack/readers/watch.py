@@ -85,7 +85,8 @@ class Stacks:
                 return None
             passed = passed or kind == _PASSING
             if kind == _KEPT or (kind == _MACHINERY and not chain):
-                chain.append((code, frame.f_lineno))
+                line = frame.f_lineno
+                chain.append((code, _line_before(code, frame.f_lasti) if line is None else line))
             frame = frame.f_back
         self.cut = self.cut or frame is not None
         frame = None
@@ -136,6 +137,16 @@ class Stacks:
         each = sys.getsizeof((0,) * 5) + 2 * sys.getsizeof(1 << 20)
         rows = sum(sys.getsizeof(row) for row in self._new[:1]) * len(self._new)
         return sys.getsizeof(self._numbers) + each * len(self._numbers) + rows
+
+
+def _line_before(code: "CodeType", at: int) -> "int | None":
+    """Return the line of the last instruction with one; the jump that ends a loop has none."""
+    found = None
+    for begin, _, line in code.co_lines():
+        if begin > at:
+            break
+        found = line or found
+    return found
 
 
 class Samples:

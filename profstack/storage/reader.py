@@ -134,6 +134,17 @@ class Recorded:
             self._rows[name] = found
         return self._rows[name]
 
+    def line_text(self, file: str, line: int) -> str | None:
+        """Return a line of one of the script's own files; None where its text is not recorded."""
+        lines = self._lines_of.get(file, [])
+        return lines[line - 1] if 0 < line <= len(lines) else None
+
+    @cached_property
+    def _lines_of(self) -> dict[str, list[str]]:
+        """The lines of the script's own files, by the names with which they were recorded."""
+        texts = zip(*self.columns("source_files", "file", "text"), strict=True)
+        return {file: text.splitlines() for file, text in texts if text is not None}
+
     def _without_pause(self, row: Row) -> Row:
         """Return a row of `module_times` less the pause in the wait of its slice."""
         pause_s = self.pauses.get(row["slice"], 0.0)

@@ -126,3 +126,17 @@ def test_files_of_cells_have_the_numbers_that_the_notebook_shows(monkeypatch):
     assert {text: named(text) for text in texts} == texts
     shell = None
     assert cell_names({CELLS: code_owner.cell_numbers()}) is None
+
+
+def test_texts_of_files_are_kept_within_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(code_owner, "LARGEST", 2_280)
+    monkeypatch.setattr(code_owner, "LARGEST_SUM", 3_480)
+    for name, count in (("a", 191), ("b", 190), ("c", 101), ("d", 100), ("e", 1)):
+        (tmp_path / f"{name}.py").write_text("x = 'é é'\n" * count, encoding="utf-8")
+    rows = code_owner.source_records([str(tmp_path / f"{name}.py") for name in "abcdef"], 4)
+    kept, sizes = [False, True, False, True, False, False], (2292, 2280, 1212, 1200, 12, None)
+    places = [(row["file"][-4], row["slice"], row["bytes"]) for row in rows]
+    assert places == [*zip("abcdef", [4] * 6, sizes, strict=True)]
+    assert [row["text"] is not None for row in rows] == kept
+    assert [row["reason"] is None for row in rows] == kept
+    assert rows[1]["text"] == "x = 'é é'\n" * 190

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from profstack.code_owner import source_records
 from profstack.readers.torchtrace.attribution import (
     Attribution,
     attribute,
@@ -284,47 +285,6 @@ class Stretches:
 
 
 _NO_PIECES: Pieces = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-
-
-# Texts of the user's own files ------------------------------------------------------------------
-#
-# For listings of whole files: only of files that have rows anyway, and of no very large one, since
-# a recording is sent to people and must stay small.
-
-# Bytes of one file, and of all together, that are kept.
-LARGEST = 200_000
-LARGEST_SUM = 2_000_000
-
-
-def source_records(files: Iterable[str], index: int) -> Records:
-    """Return rows of `source_files` in the order given, with the reason for a missing text.
-
-    The text is the one that lines are quoted from: as it was when the script was read, if it has
-    been changed since.
-    """
-    left = LARGEST_SUM
-    rows: list[Record] = []
-    for file in files:
-        text = "".join(linecache.getlines(file)).encode("utf-8", "replace")
-        reason = None
-        if not text:
-            reason = "its text could not be read"
-        elif len(text) > LARGEST:
-            reason = f"it has more than {LARGEST // 1000} kB"
-        elif len(text) > left:
-            reason = f"the files before it have {LARGEST_SUM // 1_000_000} MB together"
-        else:
-            left -= len(text)
-        rows.append(
-            {
-                "slice": index,
-                "file": file,
-                "text": text.decode("utf-8") if reason is None else None,
-                "bytes": len(text) or None,
-                "reason": reason,
-            }
-        )
-    return rows
 
 
 # Rows -------------------------------------------------------------------------------------------

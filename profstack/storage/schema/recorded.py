@@ -118,7 +118,6 @@ _OF_RUN: dict[str, tuple[Column, ...]] = {
         "line INTEGER line being run",
         "name TEXT function",
         "function_line INTEGER line of the function's definition",
-        "source TEXT text of the line, of the script's own code",
     ),
     "watch_samples": columns(
         "t_s REAL host time since the recording began",

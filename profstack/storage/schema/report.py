@@ -523,6 +523,7 @@ class RunFunction(TypedDict):
     file: Annotated[str, "its file"]
     line: Annotated[int, "the line in it with most of the time"]
     name: Annotated[Text, "the outermost function that is not around the steps; null for a line"]
+    inner: Annotated[Place, "the user's innermost line with most of it"]
     wall_s: Annotated[float, "host time in it"]
 
 
@@ -894,6 +895,16 @@ class ConstantFacts(TypedDict):
     same: Annotated[int, "those on the inputs of an earlier step"]
 
 
+class GatheredFacts(TypedDict):
+    """A module that works row by row, called on rows that were gathered from fewer ones."""
+
+    module: Annotated[str, "its path"]
+    calls: Annotated[int, "its calls in the noted steps"]
+    rows: Annotated[int, "rows that it was given in all of them"]
+    sources: Annotated[int, "rows that these were gathered from"]
+    place: Annotated[Place | None, "the script's own line"]
+
+
 class UnusedModule(TypedDict):
     """A part of a model whose gradients no optimizer uses."""
 
@@ -953,6 +964,9 @@ class SetupNotes(TypedDict, total=False):
     ]
     constant: Annotated[
         list[ConstantFacts], "modules that got the same in each step; others got something new"
+    ]
+    gathered: Annotated[
+        list[GatheredFacts], "modules whose calls all work row by row on gathered rows"
     ]
     unused_gradients: Annotated[
         UnusedGradientFacts | None, "gradients that nobody uses; null without any"

@@ -83,7 +83,8 @@ def test_every_second_has_one_owner(made):
     assert [of(found[name], "line name by") for name in names] == places
     (saved,), (read, *_) = (found[name]["functions"] for name in names[:2])
     seconds = {"wall_s": pytest.approx(expected["checkpoints and saving"], abs=0.002)}
-    assert saved == {"file": SCRIPT, "line": 12, "name": "save_model", **seconds}
+    place = {"file": SCRIPT, "line": 12}
+    assert saved == {**place, "name": "save_model", "inner": place, **seconds}
     # Saved between the loops and in the steps; evaluated in a step, and in the last ones and after.
     both = [of(found[name], "times longest_s") for name in (names[0], "evaluation")]
     longest = pytest.approx((0.4, 0.2 + 2.0 * 80 / 260), abs=0.002)

@@ -61,7 +61,7 @@ def test_the_layers_of_a_usual_run_take_turns_in_an_order():
     }
     assert set(by_round[1]) >= {"torch:shared", "cprofile:shared", "torch:detail"}
     # Stacks come after what counts their calls, and behind all others.
-    order = "memory:lines torch:timed cprofile:timed torch:lines nvtx:timed torch:stacks"
+    order = "torch:timed cprofile:timed memory:lines torch:lines nvtx:timed torch:stacks"
     assert by_round[2] == order.split()
     assert (by_round[3], by_round[4]) == (["torch:timed", "cprofile:timed", "nvtx:timed"], [])
     assert [one.round for one in slices] == sorted(one.round for one in slices)

@@ -34,6 +34,7 @@ def told(*lines, at=1, once=False):
         ("k = torch.linalg.inv(a)", "factorised"),
         ("fig = plt.figure()", "A picture is drawn"),
         ("time.sleep(0.1)", "waits on purpose"),
+        ("at = self.words.index(word)", "The list `self.words` is searched from its start"),
     ],
 )
 def test_what_a_line_says(line, words):
@@ -50,6 +51,8 @@ def test_what_a_line_says(line, words):
         *("kept = unknown / known.sum()", "self.open(path)", "", "frame.compute()"),
         *("with open(path, 'wb') as file:", "file = open(path, mode='a')", "x = json.loads(line)"),
         # Different things are joined along another dimension, or once.
+        *("at = text.index('a')", "y = x.index_select(0, rows)", "at = Words.index(word)"),
+        "if word not in words:",
         *("self.x = torch.cat([self.x, y], dim=1)", "self.x = torch.cat((self.x, y), -1)"),
         *("seen = torch.cat([seen, x])", "self.xs = torch.cat([self.x, y])"),
     ],
@@ -80,6 +83,16 @@ def test_what_grows_in_a_loop_and_what_is_done_once():
     # What is done once need not be slow each time; a loop in it is one all the same.
     assert told("rows = pd.read_csv(path)", once=True) == ""
     assert told("for row in frame.iterrows():", once=True) != ""
+
+
+def test_what_is_sought_in_a_list_that_grows():
+    lines = ["def f(words):", "    for w in words:", "        if w not in a.known: {}", ""]
+    for call, is_said in (("a.known.append(w)", True), ("a.known.add(w)", False)):
+        for body in (lines, [*lines[:2], "        if w not in a.known:", f"            {call}"]):
+            found = told(*(each.format(call) for each in body), at=2, once=True)
+            assert ("in the list `a.known` from its start" in found) is is_said
+    other = ["def f(w):", "    if w not in known:", "        other.append(w)"]
+    assert told(*other, at=2) == ""
 
 
 def test_a_long_line_is_cut():

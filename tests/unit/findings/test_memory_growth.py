@@ -110,8 +110,9 @@ class Growing:
         rows = [(begun + at * CLEAN_S + 0.001, round(self.left + each)) for at, each in levels]
         samples = rows_of("t_s rss_bytes", *rows, frame=1, weight=1.0)
         frame = {"frame": 1, "file": TRAIN, "line": 9, "name": "f", "function_line": 3}
-        frame["source"] = "  kept.append(x)"
-        self.run.writer.write({"watch_samples": samples, "watch_frames": [frame]})
+        text = {"file": TRAIN, "text": "\n" * 8 + "  kept.append(x)\n"}
+        tables = {"watch_samples": samples, "watch_frames": [frame], "source_files": [text]}
+        self.run.writer.write(tables)
         self.run.slice("watch", [CLEAN_S] * steps, number=4)
         self.edge()
 

@@ -65,7 +65,8 @@ def test_what_is_compiled_again_has_a_finding_of_its_own():
 
 @cases("share wall_s is_found", (0.1, 0.5, True), (0.099, 0.5, False), (0.1, 0.49, False))
 def test_own_code_beside_the_steps_is_found_from_its_share_on(share, wall_s, is_found):
-    slow = {"file": TRAIN, "line": 8, "name": "table", "wall_s": wall_s}
+    inner = {"file": TRAIN, "line": 31}
+    slow = {"file": TRAIN, "line": 8, "name": "table", "inner": inner, "wall_s": wall_s}
     other = {"part": "other", "wall_s": 2 * wall_s, "share": 2 * share, "by": "samples"}
     other |= {"functions": [slow, {**slow, "name": None, "wall_s": 0.3 * wall_s}]}
     steps_s = wall_s / share - other["wall_s"]
@@ -75,6 +76,54 @@ def test_own_code_beside_the_steps_is_found_from_its_share_on(share, wall_s, is_
     assert bool(found) is is_found
     for told in found:
         assert of(told, FIGURES) == near("run-code-cost", wall_s, wall_s, "at most", TRAIN, 8)
+
+
+@cases("first second names", "0.59 0.2 f,g; 0.6 0.2 None; 0.45 0.15 f,g; 0.45 0.14 None",
+       "0.5 0.09 None")  # fmt: skip
+def test_functions_that_share_a_part_are_named_and_what_is_known_of_their_lines(
+    first, second, names
+):
+    text = "\n" * 30 + "at = words.index(w)\n"
+    rows = [("f", 8, 31, first), ("g", 9, 2, second), (None, 5, 31, 0.05)]
+    functions = [
+        {"name": name, "file": TRAIN, "line": line, "wall_s": 10 * share}
+        | {"inner": {"file": TRAIN, "line": inner}}
+        for name, line, inner, share in rows
+    ]
+    row = {"part": "model and data set-up", "wall_s": 10.0, "share": 0.9, "by": "samples"}
+    row |= {"file": TRAIN, "line": 7, "name": "main", "times": 1, "longest_s": 10.0}
+    bar = [{**row, "functions": functions}]
+    parts = {"run_bar": bar, "step": {"count": 50}, "watch": {}, "benchmark": {"n": 9}}
+    report = report_of(parts=parts)
+    report["sources"] = [{"file": TRAIN, "text": text}]
+    (told,) = run_costs(SimpleNamespace(table=lambda name: [], facts={}), report)
+    shared = "of the run, most of it in f and g"
+    assert (shared in told["title"], told["line"]) == (names is not None, 8 if names else 7)
+    assert "The list `words` is searched" in told["advice"]
+
+
+STOP = ("/w/train.py", 60, "ends")
+CALL = ("/opt/lib/python3.11/site-packages/torch/nn/modules/module.py", 1, "_call_impl")
+
+
+@cases("weight clean is_found", "11 0 True; 9 0 False; 11 5 False")
+def test_a_function_of_steps_of_which_none_is_clean(tmp_path, weight, clean, is_found):
+    made = Sampled(tmp_path / "rec")
+    made.even(3)
+    for number in range(40):
+        made.sample(made.now - 0.03 + 0.0005 * number, MAIN, FIT, CALL, weight=100 - weight)
+        made.sample(made.now - 0.03 + 0.0005 * number, MAIN, FIT, STOP, weight=weight)
+    rows = [{"part": "steps", "wall_s": 16.0, "share": 0.8, "functions": []},
+            {"part": "other", "wall_s": 2.0, "share": 0.1, "functions": []},
+            {"part": "shutdown", "wall_s": 0.1, "share": 0.1, "functions": []}]  # fmt: skip
+    parts = {"run_bar": rows, "step": {"count": 3}, "watch": {"samples": 9}}
+    report = report_of(parts=parts | {"benchmark": {"n": clean}, "processes": {"workers": 1}})
+    found = [each for each in run_costs(made.recorded(), report) if each["file"] == STOP[0]]
+    assert bool(found) is is_found
+    for told in found:
+        wall_s = 18.0 * weight / 100
+        assert of(told, FIGURES) == near("run-code-cost", wall_s, wall_s, "at most", STOP[0], 1)
+        assert "in its steps" in told["title"]
 
 
 PACKAGES = "/opt/lib/python3.11/site-packages"

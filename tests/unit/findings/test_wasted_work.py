@@ -154,6 +154,32 @@ def test_a_part_on_the_same_input_in_each_step_can_be_kept(calls, same, part_ms,
 
 
 @cases(
+    "forward_ms sources is_found",
+    # Of 64 rows that are 8: seven eighths of the modules' passes, a twentieth of the step.
+    "2 8 True; .239 8 True; .238 8 False; 2 32 True; 2 60 False",
+)
+def test_a_module_on_rows_that_were_gathered_from_fewer(forward_ms, sources, is_found):
+    noted = [
+        {"module": f"Net.{name}", "calls": 2, "rows": 64, "sources": sources, "place": place}
+        for name, place in (("small", PLACE), ("large", PLACE), ("gone", PLACE), ("none", None))
+    ]
+    rows = [("Net.small", 0.2 * forward_ms), ("Net.large", forward_ms), ("Net.none", 0.001)]
+    rows = [(path, ms * MS, 1.5 * ms * MS) for path, ms in rows]
+    modules = {"modules": rows_of("path forward_s backward_s", *rows)}
+    report = report_of([], gathered=noted, tables=modules)
+    found = asked(wasted_work.gathered_rows, None, report)
+    assert len(found) == is_found
+    for told in found:
+        spared_s = 2.5 * 1.2 * forward_ms * MS * (1 - sources / 64)
+        gained = near("gathered-rows", spared_s * made.CALIBRATION, 7, "Net.large")
+        assert of(told, "slug gain_s line module") == gained
+        words = f"32 rows are computed that were gathered from {sources // 2}"
+        assert told["title"] == f"Net.large and 1 more: {words}"
+        assert [each["module"] for each in told["evidence"]] == ["Net.large", "Net.small"]
+    assert wasted_work.gathered_rows(None, report_of([], gathered=None)) == []
+
+
+@cases(
     "head_ms encoder_ms behind gain_ms",
     "1 5 False 4; 1 5 True None; 0 .63 False .504; 0 .62 False no",
     ".3 .4 False .32; .3 .4 True None",

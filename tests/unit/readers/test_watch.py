@@ -189,6 +189,24 @@ def test_profstacks_own_frames_and_import_machinery_are_cut_out():
     assert len([*filter(os.path.isfile, watch._PASSED_THROUGH)]) == len(watch._PASSED_THROUGH) > 0
 
 
+def test_an_instruction_without_a_line_is_on_the_line_before_it():
+    def spins(rows):
+        found = 0
+        for row in rows:
+            if row:
+                found += 1
+        return found
+
+    code, first = spins.__code__, spins.__code__.co_firstlineno
+    lines = {line for _, _, line in code.co_lines() if line}
+    told = [watch._line_before(code, at) for at in range(0, len(code.co_code), 2)]
+    assert set(told) - {None} == lines
+    # Where each instruction has a line it is that one.
+    known = {at: line for begin, end, line in code.co_lines() for at in range(begin, end, 2)}
+    assert all(watch._line_before(code, at) == line for at, line in known.items() if line)
+    assert told[-1] == first + 5
+
+
 def test_what_is_held_is_bounded_and_told(monkeypatch):
     # Every second sample of a stretch gives its weight to the next.
     monkeypatch.setattr(watch, "MOST_HELD", 8)

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from profstack.readers.torchtrace import line_tracer
-from profstack.readers.torchtrace import lines as lines_module
 from profstack.readers.torchtrace.events import SLICE_RANGE, read_host
 from profstack.readers.torchtrace.line_tracer import LONG_LINE_NS
-from profstack.readers.torchtrace.lines import FEWEST_RUNS, LineSlice, line_tables, source_records
+from profstack.readers.torchtrace.lines import FEWEST_RUNS, LineSlice, line_tables
 from profstack.storage import vocabulary as words
 from tests.support.events import Event, events
 from tests.support.torch_slices import observe
@@ -170,20 +169,6 @@ def test_what_a_stamp_costs_is_taken_from_both_ends_of_a_line():
     [row] = [row for row in frames["lines"] if row["line"] == 1]
     # Five nanoseconds at its begin and six at its end.
     assert ns(row)[:2] == (200 - 11 - 9, 5 + 4)
-
-
-def test_texts_of_files_are_kept_within_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines_module, "LARGEST", 2_280)
-    monkeypatch.setattr(lines_module, "LARGEST_SUM", 3_480)
-    for name, count in (("a", 191), ("b", 190), ("c", 101), ("d", 100), ("e", 1)):
-        (tmp_path / f"{name}.py").write_text("x = 'é é'\n" * count, encoding="utf-8")
-    rows = source_records([str(tmp_path / f"{name}.py") for name in "abcdef"], 4)
-    kept, sizes = [False, True, False, True, False, False], (2292, 2280, 1212, 1200, 12, None)
-    places = [(row["file"][-4], row["slice"], row["bytes"]) for row in rows]
-    assert places == [*zip("abcdef", [4] * 6, sizes, strict=True)]
-    assert [row["text"] is not None for row in rows] == kept
-    assert [row["reason"] is None for row in rows] == kept
-    assert rows[1]["text"] == "x = 'é é'\n" * 190
 
 
 class Net(nn.Module):
