@@ -239,6 +239,17 @@ class Engine:
             self.log.flag(flags)
         self.look()
 
+    def _has_enough(self, planned: SlicePlan) -> bool:
+        """Return whether the slice has its steps.
+
+        Others come in the place of those with evaluation, where its tools can leave these out; at
+        most as many again.
+        """
+        count = self.log.count
+        if not planned.steps <= count < 2 * planned.steps or not self.observers.all_cut():
+            return count >= planned.steps
+        return count - len(self.log.left_out()) >= planned.steps
+
     def look(self) -> None:
         """End the slice in progress if it has what it needs."""
         planned = self.planned
@@ -251,7 +262,7 @@ class Engine:
             # No layer observes what may be another loop.
             self._aim(count + 1)
         elif (
-            (count >= planned.steps and elapsed >= planned.min_s)
+            (self._has_enough(planned) and elapsed >= planned.min_s)
             or (self._most is not None and count >= self._most)
             or self._limits.reached(self.log.total)
         ):

@@ -119,6 +119,9 @@ AGAIN = ", settle ., alpha ..e" * MOST_REPEATED
     # What evaluation spoils is measured again where its tool cannot leave evaluation out, and
     # not without end, nor where all steps hold some, nor in round 1.
     ("beta 3", "9 1 2 e 3", "beta ..e"),
+    # Where it can, others come in their place, up to twice as many steps.
+    ("beta 3, x 99", "9 1 2 e 3 4 5 6", "beta ..e., x .."),
+    ("beta 2, x 99", "9 e 1 2 e 3 e 4 5 6", "beta e.ee, x .."),
     ("alpha 3, x 99", "9" + " 1 2 e 3 4" * 6, f"alpha ..e{AGAIN}, x ....."),
     ("alpha 2, x 99", "9 e 8 e 7 6 5", "alpha ee, x .."),
     ("alpha 2!, x 99", "9 8 e 7 6 5", "alpha se, x .."),
