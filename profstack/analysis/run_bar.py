@@ -134,7 +134,8 @@ class _Stacks:
             # A progress bar round a loader, or a generator, waits for what that gives.
             return not any(each in own or _LOADER.search(each.file) for each in inside)
         if _PRINTS.search(self._text_of(frame.file, frame.line) or ""):
-            return True
+            # What is printed may be computed on the same line.
+            return not any(each in own or _TORCH.search(each.file) for each in inside)
         return bool(_LOGS.match(frame.name)) and not _NO_LOG.match(frame.name)
 
 

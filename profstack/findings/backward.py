@@ -70,6 +70,7 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _BACKWARD = re.compile(r"\bbackward\(|\bgrad\(")
 # Passes that keep their graph, of all; and runs of a function for each of its operator.
 _MOST_KEEP, _AGAIN = 0.5, 1.5
+_MOSTLY = 0.5
 
 
 @reading.family
@@ -114,8 +115,9 @@ def graph_again(recorded: Recorded, report: Report, step_s: float) -> Iterator[F
 def _again(report: Report) -> tuple[float, tuple[str, float, float] | None]:
     """Return the share of the backward's functions that ran again, and the heaviest of them.
 
-    It comes with its runs and the calls of its operator. Functions of unknown operators count as
-    run once.
+    It comes with its runs and the calls of its operator. Backward functions call operators, too:
+    where there are more calls than runs it is not known how often a function ran again. These count
+    as the others, where the others have most of the time, and else as run once.
     """
     whole_s, calls = 0.0, defaultdict[str, float](float)
     runs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -134,5 +136,9 @@ def _again(report: Report) -> tuple[float, tuple[str, float, float] | None]:
     }
     if not again or not whole_s:
         return 0.0, None
+    known_s = sum(
+        seconds for operator, (count, seconds) in runs.items() if 0.0 < calls[operator] <= count
+    )
     first = max(again, key=lambda operator: again[operator])
-    return sum(again.values()) / whole_s, (first, runs[first][0], calls[first])
+    of_s = known_s if known_s > _MOSTLY * whole_s else whole_s
+    return sum(again.values()) / of_s, (first, runs[first][0], calls[first])

@@ -131,9 +131,16 @@ def test_a_long_step_that_was_not_sampled_does_what_the_others_do(made):
        ((EVALUATE, (SCRIPT, 8, "__init__"), FORWARD), 1, "evaluation"),
        (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
        (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
+       # A print takes its time itself, or what it prints is computed on its line.
+       ((SCRIPT, 40, "show"), None, "logging and callbacks"),
+       (((SCRIPT, 40, "show"), (f"{PACKAGES}/out/x.py", 3, "write")), None, "logging and callbacks"),
+       (((SCRIPT, 40, "show"), (SCRIPT, 8, "learn")), None, "other"),
+       (((SCRIPT, 40, "show"), FORWARD), None, "other"), ((SCRIPT, 39, "show"), None, "other"),
        ((COMPILE, 3, "_compile"), None, "first step and compilation"),
        ((COMPILE, 3, "<module>"), None, "start-up and imports"))  # fmt: skip
 def test_a_stack_is_of_what_its_functions_say(made, stack, evaluating, owner):
+    text = {"file": SCRIPT, "text": "\n" * 39 + "print(learn(x))\n"}
+    made.writer.write({"source_files": [text]})
     made.sample(0.1, MAIN, STEP, weight=9)
     made.begins("clean", [0.02] * 5)
     stacks = stack if isinstance(stack[0], tuple) else (stack,)

@@ -96,5 +96,9 @@ def test_who_keeps_no_graph_or_goes_once_through_it_is_told_nothing():
     rest = ("aten::none", 1.0, "MyFn", 1.0, 8 * MS)
     (told,) = graph_again(None, passes(RNN, rest))
     assert told["evidence"][0]["backward_share"] == pytest.approx(0.5 * (1 - 16 / 136))
+    # With more calls than runs it is not known, and as the others that have most of the time.
+    product = ("aten::mm", 300.0, "Mm", 136.0, 7.9 * MS)
+    (told,) = graph_again(None, passes(RNN, product))
+    assert told["evidence"][0]["backward_share"] == pytest.approx(1 - 16 / 136)
     # An operator that is not known has no function that ran again.
     assert graph_again(None, passes(("aten::other", 1.0, "MkldnnRnnLayer", 136.0, MS))) == []
