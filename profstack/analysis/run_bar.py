@@ -341,7 +341,10 @@ class _Run:
             samples = seen.in_usual_steps
         weights: dict[object, float] = defaultdict(float)
         for each in seen.by_stack(samples):
-            for function in {frame.function for frame in seen.own(each.stack)}:
+            # What a loader calls is called by the loop, and not around it.
+            loaded = (at for at, frame in enumerate(each.stack) if _LOADER.search(frame.file))
+            outside = each.stack[: next(loaded, None)]
+            for function in {frame.function for frame in seen.own(outside)}:
                 weights[function] += each.weight
         most = sum(sample.weight for sample in samples) / 2
         self._stacks.around = frozenset(name for name in weights if weights[name] > most)

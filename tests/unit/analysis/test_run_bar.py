@@ -116,6 +116,25 @@ def test_a_long_step_that_was_not_sampled_does_what_the_others_do(made):
     assert (saved["name"], saved["times"]) == ("save_model", 5 + 2)
 
 
+def test_what_a_loader_calls_is_not_around_the_steps(made):
+    # Most of the usual steps is in it, and more so of what is thrown away before them.
+    item = (SCRIPT, 50, "__getitem__")
+    made.sample(0.1, MAIN, weight=9)
+    made.begins("clean", [0.02] * 5)
+    begin = made.now
+    made.sample(begin + 1.99, MAIN, LOADER, item, weight=200)
+    made.now = begin + 2.0
+    steps = made.now
+    made.even(100)
+    for number in range(90):
+        stack = (LOADER, item) if number % 3 else (STEP, FORWARD)
+        made.sample(steps + 0.005 + 0.02 * number, MAIN, *stack, weight=2)
+    over = made.now
+    found = parts_of(made, over + 0.5, [over, over])
+    (function,) = found["other"]["functions"]
+    assert (function["name"], function["wall_s"]) == ("__getitem__", pytest.approx(2.0, abs=0.01))
+
+
 @cases("stack evaluating owner", (SAVE, None, "checkpoints and saving"),
        ((f"{PACKAGES}/torch/serialization.py", 1, "save"), 1, "checkpoints and saving"),
        ((f"{PACKAGES}/torch/autograd/function.py", 1, "save_for_backward"), None, "other"),
@@ -133,7 +152,7 @@ def test_a_long_step_that_was_not_sampled_does_what_the_others_do(made):
        (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
        # A print takes its time itself, or what it prints is computed on its line.
        ((SCRIPT, 40, "show"), None, "logging and callbacks"),
-       (((SCRIPT, 40, "show"), (f"{PACKAGES}/out/x.py", 3, "write")), None, "logging and callbacks"),
+       (((SCRIPT, 40, "show"), (f"{PACKAGES}/a.py", 3, "write")), None, "logging and callbacks"),
        (((SCRIPT, 40, "show"), (SCRIPT, 8, "learn")), None, "other"),
        (((SCRIPT, 40, "show"), FORWARD), None, "other"), ((SCRIPT, 39, "show"), None, "other"),
        ((COMPILE, 3, "_compile"), None, "first step and compilation"),
