@@ -38,6 +38,8 @@ WAYS = {
 LIMITS = {"budget": 0.12, "light": 0.02}
 # Steps of the runs that tell the fixed part.
 FEW = 3
+# Steps before those that tell how many take a minute, and these.
+WARM = 100
 
 
 def _training(
@@ -194,10 +196,15 @@ def program(name: str, steps: int, seconds: float) -> float:
     step = PROGRAMS[name]()
     # By the system's clock, so that it can be compared with when the process was started.
     first = time.time()
-    for _ in range(steps or 30):
+    for _ in range(steps or WARM):
         step()
-    took = (time.time() - first) / 30
-    return first if steps else max(FEW, int(seconds / took))
+    if steps:
+        return first
+    # The first ones take several times as long.
+    begun = time.time()
+    for _ in range(WARM):
+        step()
+    return max(FEW, int(seconds * WARM / (time.time() - begun)))
 
 
 def measured(way: str, name: str, steps: int) -> tuple[float, float, float]:
