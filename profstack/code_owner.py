@@ -293,7 +293,7 @@ def with_package(records: Iterable[Mapping[str, object]]) -> list[dict[str, obje
 # For listings of whole files, and for what a line says: only of files in which something was seen,
 # and of no very large one, since a recording is sent to people and must stay small.
 
-# Bytes of one file, and of all together, that are kept.
+# Bytes of one file, and of all that are handed over together, that are kept.
 LARGEST = 200_000
 LARGEST_SUM = 2_000_000
 

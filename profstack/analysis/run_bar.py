@@ -23,7 +23,7 @@ from profstack.analysis.clean_steps import Clean
 from profstack.analysis.functions import FunctionKey
 from profstack.analysis.watch import FEWEST_SAMPLES, STEP, Frame, Sample, Stack, Watched, watched
 from profstack.privacy import home_relative
-from profstack.storage.reader import PAUSE, Recorded, Row, in_order, known
+from profstack.storage.reader import PAUSE, Recorded, Row, flags_of, in_order, known
 from profstack.storage.schema.report import Place, RunFunction, RunPart, RunPartName
 from profstack.storage.vocabulary import BENCH_FACT, WATCH_INTERVAL_S
 from profstack.units import add_up
@@ -393,6 +393,8 @@ class _Run:
         left_s = end - begin - compiling_s
         steps = self._timed.get(row["slice"], [])
         if clean and steps:
+            # A layer may slow all of its steps by as much as a pause takes.
+            usual_s = median(known(steps, "wall_s"))
             mean_s = fmean(known(clean, "wall_s"))
             ordinary_s, count = 0.0, 0
             for step in steps:
@@ -407,7 +409,7 @@ class _Run:
                     not is_observed and beyond_s > (PAUSE - 1) * mean_s
                 ):
                     owner = OTHER
-                elif is_observed and beyond_s > self._pause_s:
+                elif is_observed and beyond_s > self._pause_s and took_s > usual_s + self._pause_s:
                     # As long as others are that nothing slows; the rest is the layer's.
                     owner, beyond_s = OTHER, self._pause_s
                     ordinary_s, count = ordinary_s + took_s - beyond_s, count + 1
@@ -419,7 +421,7 @@ class _Run:
                     samples = self._within(began, began + step["wall_s"])
                     division.last = None
                     if owner == OTHER and _seen_s(samples) < _MOSTLY * step["wall_s"]:
-                        samples = self._long
+                        samples = self._long or samples
                     is_one = samples is self._long
                     division.add_sampled(self._stacks, samples, beyond_s, owner, is_one=is_one)
                     if not samples:
@@ -450,8 +452,10 @@ class _Run:
         found: list[Sample] = []
         clean = known(self._clean.steps, "wall_s")
         least_s = PAUSE * fmean(clean) if clean else inf
-        for step in self._steps:
-            if (step["wall_s"] or 0.0) > least_s and step["step"] not in self._firsts:
+        for step in self._recorded.steps:
+            is_own = {"eval", "loop"}.isdisjoint(flags_of(step))
+            is_own = is_own and step["step"] not in self._firsts
+            if is_own and (step["wall_s"] or 0.0) > least_s:
                 samples = self._within(step["started_s"], step["started_s"] + step["wall_s"])
                 if _seen_s(samples) >= _MOSTLY * step["wall_s"]:
                     found += samples

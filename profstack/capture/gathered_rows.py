@@ -8,6 +8,7 @@ are recorded, and where nothing lies between the gathering and the module.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,11 +55,6 @@ class GatheredRows:
 
     def call_begins(self, name: str, module: Any, given: Any) -> None:
         """Look at a call of a module with these arguments."""
-        if given is None or len(given[0]) != 1 or given[1]:
-            return
-        (value,) = given[0]
-        if not isinstance(value, self._base):
-            return
         if id(module) not in self._by_rows:
             self._by_rows[id(module)] = self._works_by_rows(module)
         if not self._by_rows[id(module)]:
@@ -67,9 +63,14 @@ class GatheredRows:
             return
         noted = self._modules.setdefault(name, _Gathered())
         noted.calls += 1
+        if given is None or len(given[0]) != 1 or given[1]:
+            return
+        (value,) = given[0]
+        if not isinstance(value, self._base):
+            return
         with self._torch._C.DisableTorchFunction():
             counted = self._counted(value)
-        if counted is not None and counted[0] >= _TIMES * counted[1]:
+        if counted is not None and counted[0] >= _TIMES * counted[1] > 0:
             noted.place = noted.place or self._place()
             noted.gathered += 1
             noted.rows += counted[0]
@@ -93,22 +94,25 @@ class GatheredRows:
         ]
 
     def _works_by_rows(self, module: Any) -> bool:
-        """Return whether a module does the same to each row, with weights of its own."""
-        torch = self._torch
-        if type(module) is torch.nn.Sequential:
-            inside = [child for _, child in children_of(module)]
-            return all(
-                type(child) in self._kinds or self._works_by_rows(child) for child in inside
-            ) and any(self._has_product(child) for child in inside)
-        return self._has_product(module)
+        """Return whether it is a linear layer, or a sequence with one that works row by row."""
+        if type(module) is not self._torch.nn.Sequential:
+            return type(module) is self._torch.nn.Linear
+        inside = [child for _, child in children_of(module)]
+        products = [self._works_by_rows(child) for child in inside]
+        plain = [self._is_plain(child) for child in inside]
+        return any(products) and all(map(operator.or_, products, plain))
 
-    def _has_product(self, module: Any) -> bool:
-        parts = [child for _, child in children_of(module)]
-        return type(module) is self._torch.nn.Linear or any(map(self._has_product, parts))
+    def _is_plain(self, module: Any) -> bool:
+        own = object.__getattribute__(module, "__dict__")
+        return type(module) in self._kinds and len(own.get("normalized_shape", (1,))) == 1
 
     def _counted(self, value: Any) -> tuple[int, int] | None:
         """Return the rows of an input, and of what they were gathered from; None of others."""
-        made_by = self._base.grad_fn.__get__(value)
+        try:
+            made_by = self._base.grad_fn.__get__(value)
+        except RuntimeError:
+            # A view that was changed in a way that autograd cannot follow.
+            return None
         sizes = getattr(made_by, _SIZES.get(type(made_by).__name__, ""), None)
         shape = tuple(value.shape)
         if not sizes or len(shape) < 2 or len(sizes) < 2 or int(sizes[-1]) != shape[-1]:

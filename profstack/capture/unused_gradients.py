@@ -138,7 +138,8 @@ class UnusedGradients:
 
     def _is_gone(self) -> bool:
         """Return whether the model is no longer there, as at the end of a script."""
-        return any(each.module() is None for each in self._unused.values())
+        gone = [each.module() is None for each in self._unused.values()]
+        return bool(gone) and all(gone)
 
     def _living(self) -> list[Any]:
         roots = (root() for root in self._roots.values())

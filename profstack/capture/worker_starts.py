@@ -26,6 +26,8 @@ class WorkerStarts:
 
     def __init__(self) -> None:
         self._places: code_owner.Places | None = None
+        # Seconds of what each epoch begins with, workers or not: the order of the samples.
+        self._reset_s = 0.0
         self._starts: Counter[tuple[str, int] | None] = Counter()
         self._started_s = self._ended_s = 0.0
 
@@ -34,9 +36,11 @@ class WorkerStarts:
 
         `hidden` makes a wrapper that dynamo does not see.
         """
-        begin, end = iterator.__init__, iterator._shutdown_workers
+        self._places = code_owner.Places.of(code_owner.script_folder())
+        begin, end, reset = iterator.__init__, iterator._shutdown_workers, iterator._reset
         return [
             replace(iterator, "__init__", hidden(self._starting(begin), begin)),
+            replace(iterator, "_reset", hidden(self._resetting(reset), reset)),
             replace(iterator, "_shutdown_workers", hidden(self._ending(end), end)),
         ]
 
@@ -55,16 +59,29 @@ class WorkerStarts:
     def _starting(self, original: Any) -> Any:
         @functools.wraps(original)
         def __init__(*args: Any, **kwargs: Any) -> None:
+            begun, before_s = time.perf_counter(), self._reset_s
+            try:
+                original(*args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+            self._started_s += time.perf_counter() - begun - (self._reset_s - before_s)
+            self._starts[self._own_line(sys._getframe(1))] += 1
+
+        return __init__
+
+    def _resetting(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def _reset(*args: Any, **kwargs: Any) -> None:
             begun = time.perf_counter()
             try:
                 original(*args, **kwargs)
             except BaseException as error:
                 strip_frame(error)
                 raise
-            self._started_s += time.perf_counter() - begun
-            self._starts[self._own_line(sys._getframe(1))] += 1
+            self._reset_s += time.perf_counter() - begun
 
-        return __init__
+        return _reset
 
     def _ending(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -81,10 +98,8 @@ class WorkerStarts:
 
     def _own_line(self, frame: Any) -> tuple[str, int] | None:
         """Return the script's own line that asks for the batches."""
-        if self._places is None:
-            self._places = code_owner.Places.of(code_owner.script_folder())
         for _ in range(_MOST_FRAMES):
-            if frame is None:
+            if frame is None or self._places is None:
                 break
             if self._places.is_own(frame.f_code.co_filename):
                 return frame.f_code.co_filename, frame.f_lineno

@@ -68,13 +68,15 @@ KNOWN_CALLS = (
         "Each is searched for in the list `{0}` from its start: keep a set, or a dictionary, "
         "beside it.",
         around=True,
+        in_loop=True,
         two_lines=True,
     ),
     _known(
-        r"(?<![\w.])([a-z_][\w.]*)\.index\((?![\"'])",
-        "The list `{0}` is searched from its start each time ({text}): keep a dictionary from each "
-        "item to its place.",
+        r"(?<![\w.])(?!operator\.)([a-z_][\w.]*)\.index\((?![\"'])",
+        "`{0}` is searched from its start each time ({text}): beside a list, keep a dictionary "
+        "from each item to its place.",
         around=True,
+        in_loop=True,
     ),
     _known(
         r"\bdeepcopy\(",

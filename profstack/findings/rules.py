@@ -418,7 +418,7 @@ WORKER_STARTS = FindingRule(
     "DataLoader workers are started again and again",
     "Starting and ending the workers of DataLoaders, three times or more, takes at least 5 % of "
     f"the run, and {WORKERS_S:g} s.",
-    _OF_THE_RUN.format("all of it but the first start"),
+    _OF_THE_RUN.format("all of it but the first start on each line"),
     threshold=0.05,
 )
 LOGGING_COST = FindingRule(

@@ -250,8 +250,12 @@ def _own_code(report: Report) -> Iterator[Finding]:
         )
 
 
-# What the steps of a run without a clean one are a part of.
-_STEPS = frozenset({"steps", "waiting for data", "first step and compilation", "other"})
+# What there is beside the time from the first step on, and evaluation.
+_APART = frozenset(
+    {"start-up and imports", "model and data set-up", "evaluation", "shutdown", "profstack"}
+)
+# What the steps of a run without a clean one are.
+_STEPS = frozenset({"steps", "waiting for data", "first step and compilation"})
 
 
 def _in_long_steps(recorded: Recorded, report: Report) -> Iterator[Finding]:
@@ -262,18 +266,18 @@ def _in_long_steps(recorded: Recorded, report: Report) -> Iterator[Finding]:
     samples = [
         each for each in watched(recorded).samples if each.phase != STARTUP and not each.evaluating
     ]
-    whole_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] in _STEPS)
+    whole_s = sum(row["wall_s"] for row in report["run_bar"] if row["part"] not in _APART)
     told = {
-        (each["file"], each["name"])
+        (each["file"], each["name"] or each["line"])
         for row in report["run_bar"]
-        if row["part"] == "other"
+        if row["part"] not in _STEPS
         for each in row["functions"]
     }
     for site in call_sites(recorded, samples):
         wall_s = site.share * whole_s
         if wall_s < max(rule.threshold * own_s, rules.OTHER_S):
             return
-        if site.part == "forward" or (site.file, site.name) in told:
+        if site.part == "forward" or (site.file, site.name or site.line) in told:
             continue
         file, line, _ = site.hottest
         place: Place = {"file": site.file, "line": site.line}
@@ -418,7 +422,7 @@ def _worker_starts(recorded: Recorded, report: Report) -> Iterator[Finding]:
         run_s=wall_s,
         run_gain_s=wall_s * (starts - needed) / starts,
         place=place,
-        layers=["watch"],
+        layers=[],
         evidence=[
             {
                 "starts": starts,

@@ -187,7 +187,8 @@ class Recorded:
     def paused_steps(self) -> list[Row]:
         """Steps of the plan that a layer watched, and that hold a rare pause.
 
-        One that worked as long was slowed by the layer, as far as its wait is known.
+        One that worked as long was slowed by the layer, as far as its wait is known; else it is far
+        longer than the others of its slice.
         """
         # Those of the first round are slow by themselves.
         plain = [row for row in self.steps if {"eval", "loop", "slow"}.isdisjoint(flags_of(row))]
@@ -196,8 +197,18 @@ class Recorded:
         rows = [row for row, is_long in zip(settled, long, strict=True) if is_long]
         watched = {row["slice"] for row in self.slices if row["layer"] is not None}
         rows = [row for row in rows if row["slice"] in watched]
+        usual_s = {
+            number: median(row["wall_s"] for row in settled if row["slice"] == number)
+            for number in {row["slice"] for row in rows}
+        }
         return [
-            row for row in rows if row["wait_s"] is None or row["wait_s"] >= _WAITED * row["wall_s"]
+            row
+            for row in rows
+            if (
+                row["wall_s"] > PAUSE * usual_s[row["slice"]]
+                if row["wait_s"] is None
+                else row["wait_s"] >= _WAITED * row["wall_s"]
+            )
         ]
 
     @cached_property

@@ -104,13 +104,16 @@ def test_a_long_step_that_was_not_sampled_does_what_the_others_do(made):
         made.sample(begin + 0.041 + 0.009 * place, MAIN, SAVE if place % 4 else DATA)
     # One under an observer, which slows it: beyond what the others take it is the observer's.
     made.begins("cprofile", [*[0.01] * 4, 0.5, *[0.01] * 5])
+    # One that slows all of its steps as much has the time.
+    made.begins("cprofile", [0.25] * 4)
     over = made.now
     found = parts_of(made, over + 1.0, [over, over + 0.25])
     usual_s = 0.21 - 0.01
     expected = {"checkpoints and saving": 0.75 * (0.19 + 0.21 + usual_s),
-                "other": 0.25 * (0.19 + 0.21 + usual_s), "steps": 40 * 0.01}  # fmt: skip
+                "other": 0.25 * (0.19 + 0.21 + usual_s), "steps": 44 * 0.01}  # fmt: skip
+    expected["profstack"] = 0.25 + 0.25 + (0.5 - 0.21) + 4 * 0.24
     walls = {name: found[name]["wall_s"] for name in expected}
-    assert walls == pytest.approx(expected, abs=0.002)
+    assert walls == pytest.approx(expected, abs=0.003)
     saved = found["checkpoints and saving"]
     # The pieces of the sampled one, and one spell of each of the others.
     assert (saved["name"], saved["times"]) == ("save_model", 5 + 2)

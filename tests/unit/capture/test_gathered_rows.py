@@ -19,6 +19,12 @@ def noted_of(*calls):
     return [(each["module"], each["rows"], each["sources"]) for each in notes.facts()]
 
 
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+
 def one(value):
     return (value,), {}
 
@@ -57,6 +63,11 @@ def test_inputs_that_were_gathered(value, rows):
         (nn.Sequential(nn.ReLU()), False),
         (nn.LayerNorm(3), False),
         (nn.Bilinear(3, 3, 4), False),
+        (nn.Sequential(nn.LayerNorm((5, 3)), nn.Linear(3, 4)), False),
+        # What is inside may do anything with the rows.
+        (nn.TransformerEncoderLayer(3, 1), False),
+        (nn.Sequential(nn.Linear(3, 3), Own()), False),
+        (nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.Identity()), True),
     ],
 )
 def test_modules_that_work_row_by_row(module, is_told):
@@ -69,8 +80,15 @@ def test_all_calls_have_to_be_on_gathered_rows_and_parts_are_in_the_whole():
     calls = [("Net.a", whole, gathered), ("Net.a.0", inner, gathered)]
     assert noted_of(*calls, calls[0]) == [("Net.a", 40, 10)]
     assert noted_of(*calls, ("Net.a", whole, one(STATES))) == [("Net.a.0", 20, 5)]
-    for given in (None, ((STATES[LINKS], 2), {}), ((STATES[LINKS],), {"x": 1}), ((3,), {})):
+    empty = torch.ones(0, 3, requires_grad=True)[torch.zeros(0, dtype=torch.long)]
+    one_by_one, _ = torch.ones(2, 3, requires_grad=True).clone().unbind()
+    with torch.no_grad():
+        one_by_one.add_(1)
+    for given in (None, ((STATES[LINKS], 2), {}), ((STATES[LINKS],), {"x": 1}), ((3,), {}),
+                  one(empty), one(one_by_one)):  # fmt: skip
         assert noted_of(("Net.b", inner, given)) == []
+        # It is a call all the same.
+        assert noted_of(("Net.b", inner, gathered), ("Net.b", inner, given)) == []
     notes = GatheredRows(torch, lambda: PLACE)
     notes.call_begins("Net.b", inner, gathered)
     assert notes.facts()[0]["place"] == PLACE

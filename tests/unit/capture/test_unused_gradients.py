@@ -203,6 +203,16 @@ def test_no_module_is_kept_alive_and_what_was_told_of_it_stays():
     assert (notes.check(40), notes.facts()) == (False, told)
 
 
+def test_a_part_that_is_gone_while_others_are_there_is_told_no_more():
+    notes, net = UnusedGradients(torch), Net()
+    steps(notes, net, [sgd(net.head)], (1, 2, 11))
+    assert [name for name, *_ in of_parts(notes)] == ["Net.encoder", "Net.first"]
+    net.encoder = nn.Identity()
+    gc.collect()
+    assert notes.check(12)
+    assert [name for name, *_ in of_parts(notes)] == ["Net.first"]
+
+
 @pytest.mark.parametrize("kind", [nn.ReLU, nn.Identity])
 def test_modules_without_parameters_are_none(kind):
     notes, net = UnusedGradients(torch), nn.Sequential(kind(), nn.Linear(3, 2))

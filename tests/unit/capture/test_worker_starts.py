@@ -15,19 +15,27 @@ Workers = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 @pytest.fixture
 def counted(monkeypatch):
     monkeypatch.setattr(code_owner, "script_folder", lambda: __file__.rpartition("/")[0])
-    before = Workers.__init__, Workers._shutdown_workers
+    before = Workers.__init__, Workers._shutdown_workers, Workers._reset
     starts = module.WorkerStarts()
     restore = starts.install(Workers, lambda wrapper, original: wrapper)
     yield starts
     for each in restore:
         each()
-    assert (Workers.__init__, Workers._shutdown_workers) == before
+    assert (Workers.__init__, Workers._shutdown_workers, Workers._reset) == before
 
 
-def loader(workers, persistent=False):
+class Ordered(list):
+    """A sampler whose order takes its time in each epoch."""
+
+    def __iter__(self):
+        time.sleep(0.2)
+        return super().__iter__()
+
+
+def loader(workers, persistent=False, order=None):
     # Numbers, since tensors of workers lie in shared memory until the process ends.
     options = {"collate_fn": sum, "num_workers": workers, "persistent_workers": persistent}
-    return torch.utils.data.DataLoader(range(6), 2, **options)
+    return torch.utils.data.DataLoader(range(6), 2, sampler=order, **options)
 
 
 def test_each_iterator_with_workers_is_a_start(counted):
@@ -50,6 +58,10 @@ def test_each_iterator_with_workers_is_a_start(counted):
     places[1]["starts"] = 1
     assert (facts["starts"], facts["places"]) == (3, places)
     assert 0.0 < facts["ended_s"] < took_s - facts["started_s"] < took_s
+    # Each epoch asks for its order, workers or not.
+    before_s = facts["started_s"]
+    assert sum(loader(1, order=Ordered(range(6)))) == 15
+    assert counted.facts()["started_s"] - before_s < 0.2
 
 
 def test_a_start_that_fails_is_none_and_shows_no_frame_of_ours():
@@ -60,9 +72,13 @@ def test_a_start_that_fails_is_none_and_shows_no_frame_of_ours():
         def _shutdown_workers(self):
             raise OSError("not ours")
 
+        def _reset(self):
+            raise OSError("no more samples")
+
     starts = module.WorkerStarts()
     starts.install(Iterator, lambda wrapper, original: wrapper)
-    for call in (Iterator, lambda: Iterator._shutdown_workers(None)):
+    ends, resets = (lambda: Iterator._shutdown_workers(None)), (lambda: Iterator._reset(None))
+    for call in (Iterator, ends, resets):
         with pytest.raises(OSError, match=r"no more|not ours") as raised:
             call()
         assert {entry.path.name for entry in raised.traceback} == {"test_worker_starts.py"}

@@ -34,7 +34,7 @@ def told(*lines, at=1, once=False):
         ("k = torch.linalg.inv(a)", "factorised"),
         ("fig = plt.figure()", "A picture is drawn"),
         ("time.sleep(0.1)", "waits on purpose"),
-        ("at = self.words.index(word)", "The list `self.words` is searched from its start"),
+        ("at = self.words.index(word)", "`self.words` is searched from its start"),
     ],
 )
 def test_what_a_line_says(line, words):
@@ -52,6 +52,7 @@ def test_what_a_line_says(line, words):
         *("with open(path, 'wb') as file:", "file = open(path, mode='a')", "x = json.loads(line)"),
         # Different things are joined along another dimension, or once.
         *("at = text.index('a')", "y = x.index_select(0, rows)", "at = Words.index(word)"),
+        *("at = operator.index(word)", "at = words.index(word)"),
         "if word not in words:",
         *("self.x = torch.cat([self.x, y], dim=1)", "self.x = torch.cat((self.x, y), -1)"),
         *("seen = torch.cat([seen, x])", "self.xs = torch.cat([self.x, y])"),

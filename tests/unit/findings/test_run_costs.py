@@ -83,7 +83,7 @@ def test_own_code_beside_the_steps_is_found_from_its_share_on(share, wall_s, is_
 def test_functions_that_share_a_part_are_named_and_what_is_known_of_their_lines(
     first, second, names
 ):
-    text = "\n" * 30 + "at = words.index(w)\n"
+    text = "\n" * 30 + "at = self.words.index(w)\n"
     rows = [("f", 8, 31, first), ("g", 9, 2, second), (None, 5, 31, 0.05)]
     functions = [
         {"name": name, "file": TRAIN, "line": line, "wall_s": 10 * share}
@@ -99,7 +99,7 @@ def test_functions_that_share_a_part_are_named_and_what_is_known_of_their_lines(
     (told,) = run_costs(SimpleNamespace(table=lambda name: [], facts={}), report)
     shared = "of the run, most of it in f and g"
     assert (shared in told["title"], told["line"]) == (names is not None, 8 if names else 7)
-    assert "The list `words` is searched" in told["advice"]
+    assert "`self.words` is searched" in told["advice"]
 
 
 STOP = ("/w/train.py", 60, "ends")
