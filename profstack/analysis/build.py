@@ -587,7 +587,7 @@ def _run_warnings(
         step, more = paused[0], f" ({len(paused)} such steps)" if len(paused) > 1 else ""
         text = (
             f"step {step['step']}, which a layer watched, took {format_seconds(step['wall_s'])}"
-            f"{more}: such a pause is rare, and no part of the clean times; it is listed among the "
+            f"{more}: such pauses are no part of the clean times; it is listed among the "
             "outliers"
         )
         warnings.append({"slug": "pauses", "text": text})

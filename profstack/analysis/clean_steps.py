@@ -231,7 +231,7 @@ def _without_pauses(
     took = f"1 took {longest}" if len(paused) == 1 else f"{len(paused)} took up to {longest}"
     text = (
         f"of {len(clean)} clean steps {took}, against a median of "
-        f"{format_seconds(median(usual))}: such a pause is rare, and no part of the "
+        f"{format_seconds(median(usual))}: such pauses are no part of the "
         "step's figures; the steps much slower than a clean one are listed"
     )
     return kept, paused, [{"slug": "pauses", "text": text}]
