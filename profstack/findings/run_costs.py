@@ -226,9 +226,10 @@ def _own_code(report: Report) -> Iterator[Finding]:
     rule, own_s = rules.RUN_CODE_COST, _own_s(report)
     row = next((row for row in report["run_bar"] if row["part"] == "other"), None)
     for found in row["functions"] if row is not None else ():
-        share, wall_s = found["wall_s"] / own_s, found["wall_s"]
-        if share < rule.threshold or wall_s < rules.OTHER_S:
+        if found["wall_s"] < max(rule.threshold * own_s, rules.OTHER_S):
             continue
+        wall_s = _outside_s(report, found)
+        share = wall_s / own_s
         place: Place = {"file": found["file"], "line": found["line"]}
         text = reading.source_line(report, found["file"], found["line"])
         line = f"'{text}'" if text else f"line {found['line']}"
@@ -298,6 +299,18 @@ def _in_long_steps(recorded: Recorded, report: Report) -> Iterator[Finding]:
             + (f" ('{text}'). " if text else ". ")
             + "Do it less often, or for less data at once.",
         )
+
+
+def _outside_s(report: Report, found: RunFunction) -> float:
+    """Return the time of a function, or a line, in all parts of the run beside its steps."""
+    rows = (row for row in report["run_bar"] if row["part"] not in _STEPS)
+    return math.fsum(
+        each["wall_s"]
+        for row in rows
+        for each in row["functions"]
+        if (each["file"], each["name"] or each["line"])
+        == (found["file"], found["name"] or found["line"])
+    )
 
 
 class _Imports:

@@ -71,11 +71,16 @@ def test_own_code_beside_the_steps_is_found_from_its_share_on(share, wall_s, is_
     other |= {"functions": [slow, {**slow, "name": None, "wall_s": 0.3 * wall_s}]}
     steps_s = wall_s / share - other["wall_s"]
     rows = [other, {"part": "steps", "wall_s": steps_s, "share": 1 - 2 * share}]
+    # What it takes elsewhere goes, too, but for the steps themselves.
+    same = [{**slow, "line": 9, "wall_s": 0.25}, {**slow, "name": "other"}]
+    rows[-1]["functions"] = [slow]
+    rows.append({"part": "evaluation", "wall_s": 0.0, "share": 0.0, "functions": same})
     report = report_of(parts={"run_bar": rows, "step": {"count": 50}})
     found = run_costs(SimpleNamespace(frames={}, facts={}), report)
     assert bool(found) is is_found
     for told in found:
-        assert of(told, FIGURES) == near("run-code-cost", wall_s, wall_s, "at most", TRAIN, 8)
+        whole_s = wall_s + 0.25
+        assert of(told, FIGURES) == near("run-code-cost", whole_s, whole_s, "at most", TRAIN, 8)
 
 
 @cases("first second names", "0.59 0.2 f,g; 0.6 0.2 None; 0.45 0.15 f,g; 0.45 0.14 None",
