@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from statistics import fmean, median
-from typing import TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 from profstack.analysis.clean_steps import Clean
 from profstack.analysis.functions import FunctionKey
@@ -29,6 +29,8 @@ from profstack.storage.vocabulary import BENCH_FACT, WATCH_INTERVAL_S
 from profstack.units import add_up
 
 Span = tuple[float, float]
+# How seconds that are divided by samples follow each other.
+Spells = Literal["samples", "one", "unknown"]
 
 
 class _Place(TypedDict):
@@ -172,12 +174,12 @@ class _Division:
         samples: Sequence[Sample],
         seconds: float,
         usual: RunPartName,
-        *,
-        is_one: bool = False,
+        spells: Spells = "samples",
     ) -> None:
         """Divide `seconds` by the weights of samples; without any they are the usual owner's.
 
-        Where they are one spell, whoever has most of it has it noted.
+        Where they are one spell, whoever has most of it has it noted. That of samples elsewhere
+        tells nothing of spells.
         """
         weight = sum(sample.weight for sample in samples)
         if not weight:
@@ -187,12 +189,12 @@ class _Division:
         for sample in samples:
             owner, part = stacks.owner(sample, usual), seconds * sample.weight / weight
             parts[owner] += part
-            if not is_one:
+            if spells == "samples":
                 self.note(owner, part)
             self.seconds[owner] += part
             self.sampled[owner] += part
             self.stacks[owner][sample.stack] += part
-        if is_one:
+        if spells == "one":
             self.note(max(parts, key=lambda each: parts[each]), seconds)
 
 
@@ -422,8 +424,8 @@ class _Run:
                     division.last = None
                     if owner == OTHER and _seen_s(samples) < _MOSTLY * step["wall_s"]:
                         samples = self._long or samples
-                    is_one = samples is self._long
-                    division.add_sampled(self._stacks, samples, beyond_s, owner, is_one=is_one)
+                    spells: Spells = "one" if samples is self._long else "samples"
+                    division.add_sampled(self._stacks, samples, beyond_s, owner, spells)
                     if not samples:
                         division.note(owner, beyond_s)
             if is_observed and ordinary_s > count * mean_s:
@@ -431,11 +433,12 @@ class _Run:
                 left_s -= ordinary_s - count * mean_s
         waiting_s = self._wait_share * left_s
         division.add(WAITING, waiting_s)
-        share, samples = self._logging
-        logging_s = min(share * left_s, left_s - waiting_s)
-        if logging_s > 0:
-            division.add_sampled(self._stacks, samples, logging_s, LOGGING)
-        division.add(STEPS, left_s - waiting_s - max(logging_s, 0.0))
+        rest_s = left_s - waiting_s
+        for owner, share, samples in self._beside:
+            beside_s = max(min(share * left_s, rest_s), 0.0)
+            division.add_sampled(self._stacks, samples, beside_s, owner, "unknown")
+            rest_s -= beside_s
+        division.add(STEPS, rest_s)
         division.last = None
 
     @cached_property
@@ -462,13 +465,22 @@ class _Run:
         return found
 
     @cached_property
-    def _logging(self) -> tuple[float, list[Sample]]:
-        """Share of the steps that logs, by the watch, and its samples: no slice tells it apart."""
+    def _beside(self) -> list[tuple[RunPartName, float, list[Sample]]]:
+        """Shares of usual steps that log and save, by the watch, and their samples.
+
+        No slice tells them apart.
+        """
         steps = watched(self._recorded).in_usual_steps
         if len(steps) < FEWEST_SAMPLES:
-            return 0.0, []
-        logs = [each for each in steps if self._stacks.owner(each, STEPS) == LOGGING]
-        return sum(each.weight for each in logs) / sum(each.weight for each in steps), logs
+            return []
+        whole = sum(each.weight for each in steps)
+        owners = [self._stacks.owner(each, STEPS) for each in steps]
+        found: list[tuple[RunPartName, float, list[Sample]]] = []
+        for name in (LOGGING, SAVING):
+            own = [each for each, owner in zip(steps, owners, strict=True) if owner == name]
+            if own:
+                found.append((name, sum(each.weight for each in own) / whole, own))
+        return found
 
     @cached_property
     def _firsts(self) -> frozenset[int]:

@@ -67,13 +67,14 @@ def test_every_second_has_one_owner(made):
     made.sample(over + 0.3, MAIN, weight=30)
     finishing = [over + 0.8, over + 1.1]
     found = parts_of(made, 0.5 + finishing[1] + 0.75, finishing)
-    # Of the steps that the watch saw 12 of 180 log: as much of those in slices does.
-    sliced, logs = 10 * 0.02 + 5 * 0.02 + 10 * 0.02 - 0.01, 12 / 180
+    # Of the steps that the watch saw 12 of 180 log, and 30 save: as much of those in slices does.
+    sliced, logs, saves = 10 * 0.02 + 5 * 0.02 + 10 * 0.02 - 0.01, 12 / 180, 30 / 180
     expected = {
         "start-up and imports": 0.5 + 0.3 * 0.75, "model and data set-up": 0.7 * 0.75,
         "first step and compilation": 0.07, "waiting for data": 2.0 * 30 / 260,
-        "steps": sliced * (1 - logs) + 2.0 * 108 / 260,
-        "checkpoints and saving": 0.4 + 2.0 * 30 / 260, "evaluation": 0.7 + 2.0 * 80 / 260,
+        "steps": sliced * (1 - logs - saves) + 2.0 * 108 / 260,
+        "checkpoints and saving": 0.4 + sliced * saves + 2.0 * 30 / 260,
+        "evaluation": 0.7 + 2.0 * 80 / 260,
         "logging and callbacks": sliced * logs + 2.0 * 12 / 260, "other": 0.8 * 3 / 4,
         "shutdown": 0.75, "profstack": 0.25 + 5 * 0.01 + 0.003 + 0.3}  # fmt: skip
     walls = {name: row["wall_s"] for name, row in found.items()}
