@@ -575,8 +575,10 @@ class TorchHooks:
     def install(self) -> None:
         """Put on what stays for the whole observation: after optimizer steps, on workers."""
         self._handles.append(self._optimizer.register_optimizer_step_post_hook(self._step_hook))
-        with_workers = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
-        self._restore += self.worker_starts.install(with_workers, self.state.hidden)
+        data = self.torch.utils.data.dataloader
+        self._restore += self.worker_starts.install(
+            data.DataLoader, data._MultiProcessingDataLoaderIter, self.state.hidden
+        )
 
     def install_generate(self, module: Any) -> None:
         """Put a wrapper on `GenerationMixin.generate` of the module `transformers` loaded."""

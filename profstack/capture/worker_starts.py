@@ -1,8 +1,8 @@
 """Time how long a DataLoader starts its workers, and ends them.
 
 Each iterator makes them anew, unless they are persistent, and ends them when it is gone. All starts
-of a process are counted, at any time; nothing else of the loading is touched. No object of the
-script's is kept.
+of a process are counted, at any time, by the line that made the DataLoader; nothing else of the
+loading is touched. No object of the script's is kept.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from profstack.guard import replace, strip_frame
 
 # Frames searched for the script's own line.
 _MOST_FRAMES = 60
+_MOST_LOADERS = 10_000
 
 
 class WorkerStarts:
@@ -28,17 +29,23 @@ class WorkerStarts:
         self._places: code_owner.Places | None = None
         # Seconds of what each epoch begins with, workers or not: the order of the samples.
         self._reset_s = 0.0
+        # Where DataLoaders were made, by their identity: one that is gone leaves it to another.
+        self._made: dict[int, tuple[str, int] | None] = {}
         self._starts: Counter[tuple[str, int] | None] = Counter()
         self._started_s = self._ended_s = 0.0
 
-    def install(self, iterator: Any, hidden: Callable[[Any, Any], Any]) -> list[Callable[[], None]]:
-        """Put wrappers on the iterator with workers; return what takes each off.
+    def install(
+        self, loader: Any, iterator: Any, hidden: Callable[[Any, Any], Any]
+    ) -> list[Callable[[], None]]:
+        """Put wrappers on the loader and its iterator with workers; return what takes each off.
 
         `hidden` makes a wrapper that dynamo does not see.
         """
         self._places = code_owner.Places.of(code_owner.script_folder())
         begin, end, reset = iterator.__init__, iterator._shutdown_workers, iterator._reset
+        make = loader.__init__
         return [
+            replace(loader, "__init__", hidden(self._making(make), make)),
             replace(iterator, "__init__", hidden(self._starting(begin), begin)),
             replace(iterator, "_reset", hidden(self._resetting(reset), reset)),
             replace(iterator, "_shutdown_workers", hidden(self._ending(end), end)),
@@ -56,6 +63,19 @@ class WorkerStarts:
         seconds = {"started_s": self._started_s, "ended_s": self._ended_s}
         return {"starts": self._starts.total(), **seconds, "places": places}
 
+    def _making(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(self_, *args, **kwargs)
+            except BaseException as error:
+                strip_frame(error)
+                raise
+            if len(self._made) < _MOST_LOADERS:
+                self._made[id(self_)] = self._own_line(sys._getframe(1))
+
+        return __init__
+
     def _starting(self, original: Any) -> Any:
         @functools.wraps(original)
         def __init__(*args: Any, **kwargs: Any) -> None:
@@ -66,7 +86,9 @@ class WorkerStarts:
                 strip_frame(error)
                 raise
             self._started_s += time.perf_counter() - begun - (self._reset_s - before_s)
-            self._starts[self._own_line(sys._getframe(1))] += 1
+            loaders = (*args[1:2], *kwargs.values())
+            made = next((at for each in loaders if (at := self._made.get(id(each)))), None)
+            self._starts[made or self._own_line(sys._getframe(1))] += 1
 
         return __init__
 
@@ -97,7 +119,7 @@ class WorkerStarts:
         return _shutdown_workers
 
     def _own_line(self, frame: Any) -> tuple[str, int] | None:
-        """Return the script's own line that asks for the batches."""
+        """Return the script's own line that makes the loader, or asks for its batches."""
         for _ in range(_MOST_FRAMES):
             if frame is None or self._places is None:
                 break

@@ -26,6 +26,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         (rules.FORCED_SYNCHRONISATION, ()),
         (rules.HOST_TO_DEVICE_COPY, ()),
         (rules.SMALL_OPERATORS, ()),
+        (rules.TENSORS_FROM_LISTS, ()),
         (rules.UNFUSED_OPTIMIZER, ("optimizer",)),
         (rules.DENSE_EMBEDDINGS, ("optimizer",)),
         (rules.ZERO_GRAD_TO_ZEROS, ("optimizer",)),

@@ -34,6 +34,7 @@ from profstack.findings.wasted_work import (
     gathered_rows,
     ignored_targets,
     padding,
+    tensors_from_lists,
     unused_gradients,
 )
 from profstack.storage.reader import Recorded
@@ -47,6 +48,7 @@ FAMILIES: tuple[reading.Family, ...] = (
     inference, anomaly_detection, graph_again,
     model_setup.float32_without_tf32, padding,
     ignored_targets, called_again, constant_input, gathered_rows, unused_gradients,
+    tensors_from_lists,
     exchanged_too_often, double_precision, own_costs, run_costs,
 )  # fmt: skip
 

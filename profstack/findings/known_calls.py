@@ -84,6 +84,11 @@ KNOWN_CALLS = (
         "a model its state_dict(), which shares memory), or copy it once and update the copy.",
     ),
     _known(
+        r"\bchoice\(.*\breplace\s*=\s*False",
+        "A draw without replacement puts all of them in a new order (numpy.random.choice): "
+        "numpy.random.default_rng().choice draws as few as are asked for.",
+    ),
+    _known(
         r"\bchoices?\(.*\b(?:p|weights)\s*=",
         "A draw with probabilities goes through all of them: draw many at once, or keep their sums "
         "(numpy.searchsorted, a tree of sums).",

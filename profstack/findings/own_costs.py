@@ -27,6 +27,7 @@ _EXPLAINED = frozenset(
     for rule in (
         rules.DATA_STARVED, rules.PYTHON_HOT_SPOT, rules.FORCED_SYNCHRONISATION,
         rules.SMALL_OPERATORS, rules.HOST_TO_DEVICE_COPY, rules.ZERO_GRAD_TO_ZEROS,
+        rules.TENSORS_FROM_LISTS,
     )
 )  # fmt: skip
 # A finding of theirs explains a place where it is about as much of its time.
@@ -254,6 +255,8 @@ def _is_explained(report: Report, site: CallSite, step_s: float) -> bool:
     return False
 
 
+# A function that has as much of another's time has all of it, but for what calling it costs.
+_NEARLY_ALL = 0.8
 # From so many calls a step on a function is one that a place calls again and again.
 _OFTEN = 8
 
@@ -276,8 +279,42 @@ def _repeated(report: Report, site: CallSite) -> str:
     return f" It calls {name}{reading.in_brackets(row)} {format_count(calls)} times a step."
 
 
+def _called(report: Report, site: CallSite) -> tuple[str, int, str] | None:
+    """Return the line of one of the user's functions that has most of a site, where it is no other.
+
+    C code that keeps the interpreter's lock for less than 5 ms is seen by the watch on a later
+    line, and by cProfile in its caller.
+    """
+    graph = reading.CallGraph(report)
+    keys = (key for key in graph.rows if (key.file, key.name) == (site.file, site.name))
+    key = next(keys, None)
+    if key is None or site.name is None:
+        return None
+    whole_s, deepest = graph.rows[key]["total_s"] or 0.0, key
+    while True:
+        called = [
+            (edge["total_s"] or 0.0, callee)
+            for callee, edge in graph.callees.get(deepest, ())
+            if callee in graph.rows
+            and graph.rows[callee]["own"]
+            and callee != deepest
+            # One that is called again and again is told with its calls.
+            and (edge["calls"] or 0.0) < _OFTEN
+        ]
+        time_s, callee = max(called, default=(0.0, None))
+        if callee is None or time_s < _NEARLY_ALL * whole_s:
+            break
+        deepest, whole_s = callee, time_s
+    if deepest == key or (deepest.file, deepest.name) == (site.hottest[0], site.hottest[2]):
+        return None
+    heaviest = graph.heaviest_line(deepest)
+    line = heaviest["line"] if heaviest is not None else deepest.line
+    return deepest.file, line, deepest.name
+
+
 def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
-    file, line, function = site.hottest
+    called = _called(report, site)
+    file, line, function = called or site.hottest
     place: Place = {"file": site.file, "line": site.line}
     share, clean_s = format_share(site.share), site.share * step_s
     text = reading.source_line(report, file, line)
@@ -292,7 +329,7 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
     )
     if site.part == "data wait":
         advice = "Make the batch cheaper, or in a DataLoader's workers, while the model computes."
-    is_one_line = site.in_hottest >= _MOSTLY * site.share
+    is_one_line = called is not None or site.in_hottest >= _MOSTLY * site.share
     if is_one_line or site.name is None:
         advice = known_calls.hint(report, hottest) + advice
     if is_one_line and site.name is not None:
@@ -305,7 +342,7 @@ def _finding(report: Report, site: CallSite, step_s: float) -> Finding:
         severity=reading.severity_of(clean_s, step_s),
         gain_reason="how much of it can be saved is not known",
         place=place,
-        layers=["watch" if site.in_hottest else "cprofile"],
+        layers=["watch" if site.in_hottest and called is None else "cprofile"],
         evidence=[
             {
                 "function": site.name or function,

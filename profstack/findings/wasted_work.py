@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
+from profstack.code_owner import BUILTIN_FILE
 from profstack.findings import names, reading, rules
 from profstack.findings.step_bar import OF_OPTIMIZER
 from profstack.findings.step_cut import COLLECTIVE
@@ -286,6 +287,57 @@ def gathered_rows(recorded: Recorded, report: Report, step_s: float) -> Iterator
             f"{sources} rows once and gather its result (module(x)[index] instead of "
             "module(x[index])).",
         )
+
+
+# Lists of arrays or numbers that torch goes through element by element.
+
+_MAKES = re.compile(r"\btorch\.(?:as_)?(?:tensor|Tensor|\w+Tensor)\(")
+_MADE = re.compile(r"<built-in method torch\.(?:as_)?tensor>|<class 'torch\.\w*Tensor'>|^tensor$")
+_LEAST_CALL_S, _JOINED = 50e-6, 0.9
+
+
+@reading.family
+def tensors_from_lists(recorded: Recorded, report: Report, step_s: float) -> Iterator[Finding]:
+    """Yield the finding for each of the user's functions that makes tensors of lists."""
+    graph = reading.CallGraph(report)
+    for caller, edges in graph.callees.items():
+        if caller not in graph.rows or not graph.rows[caller]["own"]:
+            continue
+        for callee, edge in edges:
+            row, calls, total_s = graph.rows.get(callee), edge["calls"], edge["total_s"]
+            is_made = callee.file == BUILTIN_FILE and _MADE.search(callee.name) is not None
+            if not is_made or row is None or not calls or not total_s or not row["self_s"]:
+                continue
+            clean_s = total_s * (row["calibrated_s"] or 0.0) / row["self_s"]
+            least_s = max(rules.TENSORS_FROM_LISTS.threshold * step_s, _LEAST_CALL_S * calls)
+            lines = [at for at in graph.lines_of(caller) if _MAKES.search(at["source"] or "")]
+            in_none_s = sum(at["python_s"] or 0.0 for at in lines)
+            if clean_s < least_s or in_none_s < total_s / 2:
+                continue
+            place = max(lines, key=lambda at: at["python_s"] or 0.0)
+            name = reading.qualified_name(report, graph.rows[caller], caller.name)
+            share = format_share(clean_s / step_s)
+            yield reading.finding(
+                rules.TENSORS_FROM_LISTS,
+                f"{name} makes tensors of lists element by element, {share} of each step",
+                severity=reading.severity_of(clean_s, step_s),
+                gain_s=_JOINED * clean_s,
+                place=place,
+                layers=("cprofile", "torch"),
+                evidence=[
+                    {
+                        "function": callee.name,
+                        "calls": calls,
+                        "clean_s": clean_s,
+                        "step_share": clean_s / step_s,
+                        "text": reading.text_of(place),
+                        "link": reading.to_source(place),
+                    }
+                ],
+                advice="torch.tensor goes through a list, and each array in it, element by "
+                "element: join arrays first (torch.from_numpy(numpy.stack(arrays))), make one "
+                "array of numbers (numpy.array), or keep tensors from the start.",
+            )
 
 
 # Gradients of a part that was to be frozen.

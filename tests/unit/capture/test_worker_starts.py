@@ -10,18 +10,20 @@ from profstack import code_owner
 from profstack.capture import worker_starts as module
 
 Workers = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+Loader = torch.utils.data.DataLoader
 
 
 @pytest.fixture
 def counted(monkeypatch):
     monkeypatch.setattr(code_owner, "script_folder", lambda: __file__.rpartition("/")[0])
-    before = Workers.__init__, Workers._shutdown_workers, Workers._reset
+    before = Loader.__init__, Workers.__init__, Workers._shutdown_workers, Workers._reset
     starts = module.WorkerStarts()
-    restore = starts.install(Workers, lambda wrapper, original: wrapper)
+    restore = starts.install(Loader, Workers, lambda wrapper, original: wrapper)
     yield starts
     for each in restore:
         each()
-    assert (Workers.__init__, Workers._shutdown_workers, Workers._reset) == before
+    found = Loader.__init__, Workers.__init__, Workers._shutdown_workers, Workers._reset
+    assert found == before
 
 
 class Ordered(list):

@@ -22,6 +22,7 @@ def told(*lines, at=1, once=False):
         ("self.seen = np.append(self.seen, x)", "What grows is copied as a whole"),
         ("now = copy.deepcopy(model).state_dict()", "deepcopy copies all"),
         ("at = rng.choice(n, p=shares)", "go through all"),
+        ("at = np.random.choice(n, 9, replace=False)", "puts all of them in a new order"),
         ("at = random.choices(rows, weights=w)", "go through all"),
         ("shares = known / known.sum()", "All of `known` is summed"),
         ("p = self.rank / np.sum(self.rank)", "All of `self.rank` is summed"),

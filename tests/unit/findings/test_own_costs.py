@@ -8,6 +8,7 @@ from profstack.analysis.call_sites import CallSite
 from profstack.findings import own_costs as module
 from profstack.findings import rules
 from profstack.findings.step_cut import Cut
+from tests.support import findings as made
 from tests.support.findings import LOADER, MS, STEP_S, TRAIN, call, function, links, report_of
 from tests.support.recordings import Sampled
 from tests.support.tables import cases, near, of, rows_of
@@ -51,6 +52,31 @@ def test_the_places_with_most_time_are_found_down_to_a_tenth_of_the_step(found):
         assert ("It calls" in one["advice"], words in one["advice"]) == (bool(words), True)
     least = rules.DATA_STARVED.threshold
     assert len(found(site(least, part="data wait"), site(0.99 * least, part="data wait"))) == 1
+
+
+@cases("inner_ms deepest_ms calls line", "1.6 1.3 1 72; 1.6 1.2 1 61; 1.5 1.5 1 None; 1.6 1.3 8 61")
+def test_what_the_watch_sees_on_a_later_line_is_named_by_cprofile(
+    found, inner_ms, deepest_ms, calls, line
+):
+    # The site's function calls another, that a third; four fifths of a time is all of it.
+    names = (("average", 2.0, 40), ("pick", inner_ms, 60), ("draw", deepest_ms, 70))
+    rows = [function(name, 0.1 * MS, ms * MS, line=at) for name, ms, at in names]
+    edges = [
+        call(*rows[:2], inner_ms * MS, calls=1.0),
+        call(*rows[1:], deepest_ms * MS, calls=calls),
+    ]
+    lines = [made.line(at, f"x{at}", python_s=MS) for at in (61, 72)]
+    for each in lines:
+        each["reason"] = None
+    (one,) = found(site(0.2), functions=rows, calls=edges, lines=lines)
+    assert one["line"] == 40
+    assert one["evidence"][0]["line"] == (line or 43)
+    assert one["layers"] == ["cprofile" if line else "watch"]
+    # Where the watch saw that very function its line counts.
+    seen = site(0.2)
+    seen.lines = {(TRAIN, 99, "draw"): 0.2}
+    (same,) = found(seen, functions=rows, calls=edges, lines=lines)
+    assert (same["evidence"][0]["line"] == 99) is (line in (72, None))
 
 
 def test_without_samples_a_line_that_calls_a_library_is_known_by_cprofile(monkeypatch):

@@ -180,6 +180,30 @@ def test_a_module_on_rows_that_were_gathered_from_fewer(forward_ms, sources, is_
 
 
 @cases(
+    "call_ms calls line_ms own is_found",
+    # A twentieth of the step, 50 us a call, half of it outside operators.
+    "2 9 1 True True; 2 9 .99 True False; .501 9 1 True True; .499 9 1 True False",
+    "2 39 1 True True; 2 41 1 True False; 2 9 1 False False",
+)
+def test_tensors_of_lists_are_made_element_by_element(call_ms, calls, line_ms, own, is_found):
+    lists = made.function("stacked", MS, 3 * MS, line=5) | {"own": own}
+    maker = made.built_in("<built-in method torch.tensor>", call_ms * MS)
+    maker |= {"self_s": call_ms * MS, "calibrated_s": call_ms * MS}
+    other = made.built_in("<built-in method torch.zeros>", 5 * MS)
+    edges = [made.call(lists, maker, call_ms * MS, calls=calls), made.call(lists, other, 5 * MS)]
+    lines = [made.line(6, "x = torch.tensor(rows)", python_s=line_ms * MS), made.line(7, "y = 1")]
+    tables = {"functions": [lists, maker, other], "calls": edges, "lines": lines}
+    report = report_of([], tables=tables)
+    report["sources"] = [{"file": made.TRAIN, "text": "\n" * 4 + "def stacked(rows):\n x\n x\n"}]
+    found = asked(wasted_work.tensors_from_lists, None, report)
+    assert len(found) == is_found
+    for told in found:
+        gained = near("tensors-from-lists", 0.9 * call_ms * MS, 6)
+        assert of(told, "slug gain_s line") == gained
+        assert told["title"].startswith("stacked makes tensors of lists")
+
+
+@cases(
     "head_ms encoder_ms behind gain_ms",
     "1 5 False 4; 1 5 True None; 0 .63 False .504; 0 .62 False no",
     ".3 .4 False .32; .3 .4 True None",
