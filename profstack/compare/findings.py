@@ -36,6 +36,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         (rules.CALLED_AGAIN, MODEL),
         (rules.CONSTANT_INPUT, MODEL),
         (rules.GATHERED_ROWS, MODEL),
+        (rules.PARAMETRIZED_AT_INFERENCE, ("forward",)),
         (rules.UNUSED_GRADIENTS, ("backward",)),
         (rules.EXCHANGED_TOO_OFTEN, ("backward",)),
         (rules.DOUBLE_PRECISION, MODEL),

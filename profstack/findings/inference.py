@@ -22,7 +22,7 @@ from profstack.findings import reading, rules
 from profstack.storage.reader import Recorded
 from profstack.storage.schema.report import Evidence, Finding, Report, SetupCalls
 from profstack.storage.untrusted import json_cell
-from profstack.units import format_seconds
+from profstack.units import format_seconds, format_share
 
 ACTIVATIONS = "activations"
 # Memory that is kept for a pass that never comes is severe from this share of the peak on.
@@ -44,6 +44,7 @@ def inference(recorded: Recorded, report: Report) -> list[Finding]:
         *endless,
         *_gradients(report, calls),
         *_normalisation(report, calls),
+        *_parametrized(report, calls),
         *([] if found or growing else _batches_of_one(report, calls)),
     ]
 
@@ -313,6 +314,39 @@ def _normalisation(report: Report, calls: SetupCalls) -> Iterator[Finding]:
         "on): as it is, a sample's result depends on the other samples of its batch, and "
         "every call changes the averages that are saved with the model."
         + (" Dropout is on too: results are drawn at random." if dropouts["count"] else ""),
+    )
+
+
+_PARAMETRIZES = re.compile(r"\b(?:orthogonal|spectral_norm|weight_norm|register_parametrization)\(")
+
+
+def _parametrized(report: Report, calls: SetupCalls) -> Iterator[Finding]:
+    rows = [row for row in report["tables"]["modules"] if row["type"] == "ParametrizationList"]
+    seconds, traced_s = reading.total(rows, "forward_s"), reading.traced_step_s(report)
+    if not traced_s or seconds < rules.PARAMETRIZED_AT_INFERENCE.threshold * traced_s:
+        return
+    share, largest = seconds / traced_s, reading.by_size(rows, "forward_s")
+    weights = "1 weight is" if len(rows) == 1 else f"{len(rows)} weights are"
+    yield reading.finding(
+        rules.PARAMETRIZED_AT_INFERENCE,
+        f"{weights} computed anew in each step, {format_share(share)} of it",
+        severity=reading.severity_of(share, 1.0),
+        gain_s=reading.calibrated(report, seconds),
+        gain_reason=reading.why_uncalibrated(report),
+        place=reading.own_text(report, _PARAMETRIZES) or calls["place"],
+        module=largest[0]["path"],
+        layers=["torch"],
+        evidence=[
+            {
+                "module": row["path"],
+                "forward_s": reading.calibrated(report, row["forward_s"]),
+                "link": f"modules/{row['path']}",
+            }
+            for row in largest[:_MOST_NAMED]
+        ],
+        advice="They do not change while nothing trains: call the model inside "
+        "torch.nn.utils.parametrize.cached(), or make them plain weights once "
+        "(torch.nn.utils.parametrize.remove_parametrizations(module, name)).",
     )
 
 

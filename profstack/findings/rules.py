@@ -136,6 +136,15 @@ GRAD_IN_INFERENCE = FindingRule(
     "apart. On the CPU it took 8 to 49 % of a call of six small models, mostly for memory that is "
     "kept and for fused paths that are not taken. The evidence says what it kept in memory.",
 )
+PARAMETRIZED_AT_INFERENCE = FindingRule(
+    "parametrized-at-inference",
+    "Weights are computed anew in each step of inference",
+    "The steps are calls of a model without a backward pass, and the parametrizations of its "
+    "weights (torch.nn.utils.parametrize: orthogonal, spectral_norm, weight_norm) take at least "
+    "5 % of the clean step.",
+    "Estimated: all of their forward passes. None where their time is not calibrated.",
+    threshold=0.05,
+)
 PADDING = FindingRule(
     "padding",
     "Much of what the model computes is padding",

@@ -94,6 +94,24 @@ def test_training_mode_costs_what_evaluation_mode_does_not_take():
         assert (told["gain_s"] is not None) is is_known
 
 
+@cases("weight_ms phase backward is_found", "0.4 other 0 True; 0.313 other 0 True",
+       "0.312 other 0 False; 0.4 train 0 False; 0.4 other 1 False")  # fmt: skip
+def test_weights_that_are_computed_anew_at_inference(weight_ms, phase, backward, is_found):
+    # Two of the same, a twentieth of the step together.
+    kinds = {"Net": "Net", "Net.a.p.weight": "ParametrizationList", "Net.a.p.weight.0": "_Own"}
+    kinds["Net.b.p.weight"] = "ParametrizationList"
+    times = dict(zip(kinds, (9, weight_ms, weight_ms, 0.999 * weight_ms), strict=True))
+    rows = rows_of("path type forward_s", *((at, kinds[at], times[at] * MS) for at in kinds))
+    found = inferred(calls=QUIET | {"place": {"file": "train.py", "line": 7}}, phase=phase,
+                     backward=backward, tables={"modules": rows})  # fmt: skip
+    assert len(found) == is_found
+    for told in found:
+        gain_s = 1.999 * weight_ms * MS * made.CALIBRATION
+        named = near("parametrized-at-inference", gain_s, 7, "Net.a.p.weight")
+        assert of(told, "slug gain_s line module") == named
+        assert (len(told["evidence"]), "cached()" in told["advice"]) == (2, True)
+
+
 def growing(count=17, other=0):
     """Calls that are one token longer each, from 5 on, of 3 ms and 0.5 ms a token; and others."""
     steps = [(f"2x{5 + n}", (3 + 0.5 * (5 + n)) * MS, "clean") for n in range(count)]
