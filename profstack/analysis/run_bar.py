@@ -71,6 +71,11 @@ _PRINTS = re.compile(r"\bprint\(")
 _EVALUATES = re.compile(
     r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation|valid|test)(?:_|$)"
 )
+# The same by libraries that train.
+_EVALUATORS = re.compile(
+    r"[/\\]transformers[/\\]trainer(?:_\w+)?\.py:(?:evaluate|evaluation_loop|predict)$"
+    r"|[/\\]loops[/\\]evaluation_loop\.py:run$"
+)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
 _LOADER = re.compile(r"[/\\]torch[/\\]utils[/\\]data[/\\]")
 
@@ -128,6 +133,8 @@ class _Stacks:
         if any(self._logs(frame, stack[at + 1 :], own) for at, frame in enumerate(stack)):
             return LOGGING
         if any(_EVALUATES.search(each.name) and each.function not in self.around for each in own):
+            return EVALUATION
+        if any(_EVALUATORS.search(f"{frame.file}:{frame.name}") for frame in stack):
             return EVALUATION
         return WAITING if any(_LOADER.search(frame.file) for frame in stack) else None
 

@@ -127,7 +127,15 @@ def _found(recorded: Recorded, report: Report) -> Iterator[Finding]:
             if saved_s < rules.BESIDE_TORCH_S:
                 # What is left is the import of torch.
                 continue
-        yield _finding(report, cost, row, saved_s)
+        is_evaluation, hint = cost.rule is rules.EVALUATION_COST, ""
+        if is_evaluation and report["watch"] and (joined := _joined_share(recorded)):
+            saved_s = max(saved_s or 0.0, joined * row["wall_s"])
+            hint = (
+                f"{format_share(joined)} of it joins the predictions of all batches so far with "
+                "those of each new one (nested_concat): keep less of each by "
+                "Trainer(preprocess_logits_for_metrics=...), the argmax, say. "
+            )
+        yield _finding(report, cost, row, saved_s, hint)
 
 
 def _is_said(report: Report, row: RunPart) -> bool:
@@ -172,7 +180,28 @@ def _shared(row: RunPart) -> list[RunFunction]:
     return named if together_s >= _MOSTLY * row["wall_s"] else []
 
 
-def _finding(report: Report, cost: _Cost, row: RunPart, saved_s: float | None) -> Finding:
+# What the Trainer of transformers does with the predictions of each batch.
+_JOINS = re.compile(r"[/\\]transformers[/\\]trainer_pt_utils\.py$")
+_MUCH_JOINED = 0.3
+
+
+def _joined_share(recorded: Recorded) -> float:
+    """Return the share of the evaluation that joins its predictions, where it is much; else 0."""
+    seen, joined, whole = watched(recorded), 0.0, 0.0
+    for each in seen.samples:
+        stack = seen.stacks.get(each.stack, ())
+        if any(frame.name == "evaluation_loop" for frame in stack):
+            whole += each.weight
+            is_joined = any(
+                frame.name == "nested_concat" and _JOINS.search(frame.file) for frame in stack
+            )
+            joined += each.weight * is_joined
+    return joined / whole if whole and joined >= _MUCH_JOINED * whole else 0.0
+
+
+def _finding(
+    report: Report, cost: _Cost, row: RunPart, saved_s: float | None, hint: str
+) -> Finding:
     place: Place | None = None
     if row["file"] is not None and row["line"] is not None:
         place = {"file": row["file"], "line": row["line"]}
@@ -207,7 +236,8 @@ def _finding(report: Report, cost: _Cost, row: RunPart, saved_s: float | None) -
                 "link": reading.to_source(place) if place else None,
             }
         ],
-        advice=_hint(
+        advice=hint
+        + _hint(
             report,
             *(each["inner"] for each in shared or row["functions"][:1]),
             *([place] if place is not None else []),

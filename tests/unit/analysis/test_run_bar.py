@@ -154,6 +154,10 @@ def test_what_a_loader_calls_is_not_around_the_steps(made):
        ((EVALUATE, (SCRIPT, 8, "__init__"), FORWARD), 1, "evaluation"),
        (EVALUATE, None, "evaluation"), ((f"{PACKAGES}/x/y.py", 3, "evaluate"), None, "other"),
        (IMPORTED, None, "start-up and imports"), (LOADER, None, "other"), (LOADER, 1, "evaluation"),
+       # Evaluation by a library, where its own work is none of torch's.
+       ((f"{PACKAGES}/transformers/trainer.py", 3, "evaluation_loop"), None, "evaluation"),
+       ((f"{PACKAGES}/transformers/trainer.py", 3, "train"), None, "other"),
+       ((f"{PACKAGES}/lightning/pytorch/loops/evaluation_loop.py", 3, "run"), None, "evaluation"),
        # A print takes its time itself, or what it prints is computed on its line.
        ((SCRIPT, 40, "show"), None, "logging and callbacks"),
        (((SCRIPT, 40, "show"), (f"{PACKAGES}/a.py", 3, "write")), None, "logging and callbacks"),

@@ -107,6 +107,21 @@ def test_functions_that_share_a_part_are_named_and_what_is_known_of_their_lines(
     assert "`self.words` is searched" in told["advice"]
 
 
+@cases("joined times gain_s", "30 9 8.1; 30 1 2.7; 29 1 None; 100 9 9.")
+def test_a_trainer_that_joins_its_predictions_is_told_to_keep_less(tmp_path, joined, times, gain_s):
+    made = Sampled(tmp_path / "rec")
+    made.even(10)
+    trainer = ("/opt/lib/python3.11/site-packages/transformers/trainer.py", 3, "evaluation_loop")
+    joins = (trainer[0].replace("trainer.py", "trainer_pt_utils.py"), 9, "nested_concat")
+    made.sample(made.now - 0.1, MAIN, trainer, joins, weight=joined)
+    made.sample(made.now - 0.1, MAIN, trainer, weight=100 - joined)
+    made.sample(made.now - 0.1, MAIN, (*joins[:2], "other"), weight=500)
+    (told,) = found("evaluation", 9.0, 0.5, seen=made.recorded(), times=times)
+    assert [told["run_gain_s"]] == near(gain_s)
+    is_told = told["advice"].startswith(f"{joined} % of it joins the predictions")
+    assert ("preprocess_logits_for_metrics" in told["advice"]) is is_told is (joined > 29)
+
+
 STOP = ("/w/train.py", 60, "ends")
 CALL = ("/opt/lib/python3.11/site-packages/torch/nn/modules/module.py", 1, "_call_impl")
 
