@@ -91,6 +91,7 @@ LABELS = {
     "own_s": "own time",
     "inner_s": "time in what it calls",
     "clean_s": "time in a clean step, with what it calls",
+    "calibrated_s": "time in a clean step",
     "python_s": "Python's time",
     "step_share": "share of the step",
     "run_share": "share of the run",

@@ -157,7 +157,7 @@ function drawHeadline(box, page) {
   // Rates rest on the mean: it is named where it is another figure.
   const uneven =
     isNumber(mark.mean_s) && formatSeconds(mark.mean_s) !== formatSeconds(mark.median_s);
-  const found = step.rule ? [", steps found by ", el("code", {}, step.rule)] : null;
+  const found = step.rule ? ["; steps found by ", el("code", {}, step.rule)] : null;
   append(box, [
     card(
       ["median ", stepName(mark)],
@@ -176,7 +176,7 @@ function drawHeadline(box, page) {
             : null,
         page.bench.measured || mark.mode === "profiled" || !step.count
           ? "n = " + (mark.n ?? 0)
-          : (mark.n ?? 0) + " of " + step.count + " steps: those that no layer watched",
+          : (mark.n ?? 0) + " of " + step.count + " steps, those not slowed by measuring",
         page.bench.measured ? null : found,
       ],
       "main",
