@@ -344,8 +344,8 @@ def _parametrized(report: Report, calls: SetupCalls) -> Iterator[Finding]:
             }
             for row in largest[:_MOST_NAMED]
         ],
-        advice="They do not change while nothing trains: call the model inside "
-        "torch.nn.utils.parametrize.cached(), or make them plain weights once "
+        advice="They do not change while nothing trains: put all calls of the model together "
+        "inside torch.nn.utils.parametrize.cached(), or make them plain weights once "
         "(torch.nn.utils.parametrize.remove_parametrizations(module, name)).",
     )
 
