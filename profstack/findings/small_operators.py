@@ -274,6 +274,10 @@ def _on_cpu(report: Report, step_s: float) -> Iterator[Finding]:
     )
 
 
+# Where less of it is the price of the calls, the rates of one large operator are too rough.
+_LITTLE = 0.3
+
+
 def _gain(
     report: Report, group: Group, cost: float | None, line: LineRow | None, step_s: float
 ) -> tuple[float | None, str | None]:
@@ -285,8 +289,8 @@ def _gain(
     if line is None and group.child is group.module:
         return None, "no line of the script's own shows whether a call needs the one before"
     gain = cost * (1 - 1 / group.runs) - _computing_s(report, group.rows)
-    if gain < reading.WORTH_TELLING * step_s:
-        return None, "computing as much at once would take as long"
+    if gain < max(reading.WORTH_TELLING * step_s, _LITTLE * cost):
+        return None, "computing as much at once would take about as long"
     return min(gain, step_s), None
 
 
