@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import json
 import os
 import random
@@ -318,8 +319,10 @@ class _Observer:
         @functools.wraps(original)
         def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
             original(made, *args, **kwargs)
-            # A class's own __init__ calls that of its base.
-            if type(made).__init__ is __init__ or not hasattr(type(made).__init__, "__wrapped__"):
+            # A class's own __init__ calls that of its base. The recording has a wrapper of its own.
+            outer = type(made).__init__
+            innermost = inspect.unwrap(outer, stop=lambda each: each is __init__)
+            if innermost is __init__ or innermost is outer:
                 with Guard():
                     note(made)
 

@@ -45,7 +45,8 @@ def test_each_iterator_with_workers_is_a_start(counted):
     for _ in range(2):
         assert sum(loader(0)) == 15
     assert counted.facts() is None
-    line = sys._getframe().f_lineno + 3
+    made_at = loader.__code__.co_firstlineno + 3
+    kept_from_before = loader(1)
     begun = time.perf_counter()
     for _ in range(2):
         assert sum(loader(1)) == 15
@@ -56,12 +57,17 @@ def test_each_iterator_with_workers_is_a_start(counted):
     took_s = time.perf_counter() - begun
     facts = counted.facts()
     file = __file__
-    places = [{"file": file, "line": line, "starts": 2}, {"file": file, "line": line + 3}]
-    places[1]["starts"] = 1
-    assert (facts["starts"], facts["places"]) == (3, places)
+    # They count for the line that made the loader.
+    assert (facts["starts"], facts["places"]) == (3, [{"file": file, "line": made_at, "starts": 3}])
     assert 0.0 < facts["ended_s"] < took_s - facts["started_s"] < took_s
     # Each epoch asks for its order, workers or not.
     before_s = facts["started_s"]
+    # One that was made before the wrappers counts for the line that asks it.
+    counted._made.clear()
+    assert sum(kept_from_before) == 15
+    line = sys._getframe().f_lineno - 1
+    assert {"file": file, "line": line, "starts": 1} in counted.facts()["places"]
+    before_s = counted.facts()["started_s"]
     assert sum(loader(1, order=Ordered(range(6)))) == 15
     assert counted.facts()["started_s"] - before_s < 0.2
 
@@ -77,10 +83,14 @@ def test_a_start_that_fails_is_none_and_shows_no_frame_of_ours():
         def _reset(self):
             raise OSError("no more samples")
 
+    class Made:
+        def __init__(self):
+            raise OSError("no more loaders")
+
     starts = module.WorkerStarts()
-    starts.install(Iterator, lambda wrapper, original: wrapper)
+    starts.install(Made, Iterator, lambda wrapper, original: wrapper)
     ends, resets = (lambda: Iterator._shutdown_workers(None)), (lambda: Iterator._reset(None))
-    for call in (Iterator, ends, resets):
+    for call in (Made, Iterator, ends, resets):
         with pytest.raises(OSError, match=r"no more|not ours") as raised:
             call()
         assert {entry.path.name for entry in raised.traceback} == {"test_worker_starts.py"}
