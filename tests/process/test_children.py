@@ -150,11 +150,11 @@ def test_models_that_processes_share_pools_and_processes_of_processes(
         for path in sorted(tmp_path.glob("rec/process-*/report.json"))
     ]
     counts = sorted(report["step"]["count"] for report in reports)
-    # The step that shows the rule is over before the count begins. A pool may kill its workers,
-    # whose last steps were not written.
+    # The step that shows the rule is over before the count begins. A pool asks its workers to end
+    # and kills them at once: one whose turn it was not is killed, its last steps not written.
     killed = [report["status"] != "complete" for report in reports]
     for count, made in zip(counts, steps, strict=True):
         assert made / 2 < count < made if any(killed) else count == made - 1
-    assert sum(killed) == (body is POOLS)
+    assert sum(killed) <= (body is POOLS)
     layers = [{row["name"]: row["status"] for row in report["layers"]} for report in reports]
     assert [each["torch"] for each in layers] == ["recorded"] * 2
