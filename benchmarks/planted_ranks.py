@@ -3,8 +3,9 @@
     python benchmarks/planted_ranks.py [--ranks 2 4] [--equal 20] [CASE ...]
 
 One script with one planted cause at a time is started by `profstack run --nproc-per-node`: a slow
-loader on one rank, slow Python on one, one that is slow every tenth step, batches of other sizes, a
-large exchange that nothing overlaps, collectives in another order, a rank that dies, and nothing.
+loader on one rank, slow Python on one, a batch that is slow every tenth step, batches of other
+sizes, a large exchange that nothing overlaps, collectives in another order, a rank that dies, and
+nothing.
 Printed is whether the page's first sentence says what it should, and that sentence. `--equal`
 repeats the last case, where no rank may be named. Run it with nothing else running, about 15
 seconds a launch.
@@ -44,13 +45,15 @@ class Samples(Dataset):
     def __getitem__(self, index):
         if PLANTED == "loader" and rank == slow:
             time.sleep(0.004)
+        if PLANTED == "tenth" and rank == slow and index % 80 == 0:
+            time.sleep(0.15)
         return torch.ones(width)
 
 
 def check(outputs):
     """Go through some of the outputs one by one."""
     total = 0.0
-    for _ in range(400):
+    for _ in range(1600):
         for value in outputs[0, :32].tolist():
             total += value * value
     return total
@@ -67,8 +70,6 @@ for number, inputs in enumerate(loader):
     outputs = model(inputs)
     if PLANTED == "python" and rank == slow:
         check(outputs.detach())
-    if PLANTED == "tenth" and rank == slow and number % 10 == 0:
-        time.sleep(0.15)
     if PLANTED == "order" and number == STEPS // 2:
         tensors = [torch.zeros(10), torch.zeros(20)]
         for each in tensors if rank else tensors[::-1]:
@@ -82,7 +83,7 @@ dist.destroy_process_group()
 STEPS = 90
 # What the first sentence has to say; `LAST` stands for the last rank.
 CASES = {
-    "loader": r"[Rr]ank LAST makes .*(DataLoader|loader|next batch|__getitem__).*train\.py:\d+",
+    "loader": r"[Rr]ank LAST makes .*(DataLoader|data wait|next batch).*train\.py:\d+",
     "python": r"[Rr]ank LAST makes .*train\.py:\d+",
     "tenth": r"[Rr]ank LAST .*(step|time)s?",
     "batches": r"[Rr]ank LAST makes ",
