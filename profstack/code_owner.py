@@ -17,6 +17,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 
 # The fact under which a recording holds the places.
 FACT = "own_files"
@@ -29,6 +30,8 @@ _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:")
 # Files in the main folder of a project.
 _MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_KNOWN = 4096
+# Frames searched for one of the user's own.
+_MOST_FRAMES = 60
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]+([^/\\]+)")
 
 
@@ -90,6 +93,16 @@ class Places:
                 known.clear()
             found = known[file] = self._decide(file)
         return found
+
+    def own_line(self, frame: FrameType | None) -> tuple[str, int] | None:
+        """Return file and line of the innermost of the user's own frames that called `frame`."""
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            if self.is_own(frame.f_code.co_filename):
+                return frame.f_code.co_filename, frame.f_lineno
+            frame = frame.f_back
+        return None
 
     @functools.cached_property
     def _known(self) -> dict[str, bool]:

@@ -31,8 +31,6 @@ from profstack.models import parameters_in, parts_of
 
 # Modules that are named one by one; more are only counted.
 MOST_NAMED = 50
-# Frames searched for the script's own line.
-_MOST_FRAMES = 60
 # Settings of an optimizer's groups; numbers and tensors are noted as yes or no.
 _FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize", "amsgrad", "nesterov")
 _MOVING = ("momentum", "weight_decay", "centered")
@@ -298,14 +296,8 @@ class SetupNotes(Listener):
 
     def _place(self) -> Place | None:
         """Return the script's own line that is being run."""
-        frame = sys._getframe(1)
-        for _ in range(_MOST_FRAMES):
-            if self._places.is_own(frame.f_code.co_filename):
-                return {"file": frame.f_code.co_filename, "line": frame.f_lineno}
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        return None
+        line = self._places.own_line(sys._getframe(1))
+        return None if line is None else {"file": line[0], "line": line[1]}
 
 
 def _own(thing: Any, name: str) -> Any:

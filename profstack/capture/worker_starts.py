@@ -17,9 +17,9 @@ from typing import Any
 from profstack import code_owner
 from profstack.guard import replace, strip_frame
 
-# Frames searched for the script's own line.
-_MOST_FRAMES = 60
 _MOST_LOADERS = 10_000
+
+Arguments = tuple[Any, ...]
 
 
 class WorkerStarts:
@@ -27,12 +27,10 @@ class WorkerStarts:
 
     def __init__(self) -> None:
         self._places: code_owner.Places | None = None
-        # Seconds of what each epoch begins with, workers or not: the order of the samples.
-        self._reset_s = 0.0
-        # Where DataLoaders were made, by their identity: one that is gone leaves it to another.
-        self._made: dict[int, tuple[str, int] | None] = {}
         self._starts: Counter[tuple[str, int] | None] = Counter()
         self._started_s = self._ended_s = 0.0
+        # Where DataLoaders were made, by their identity: one that is gone leaves it to another.
+        self._made: dict[int, tuple[str, int] | None] = {}
 
     def install(
         self, loader: Any, iterator: Any, hidden: Callable[[Any, Any], Any]
@@ -42,13 +40,16 @@ class WorkerStarts:
         `hidden` makes a wrapper that dynamo does not see.
         """
         self._places = code_owner.Places.of(code_owner.script_folder())
-        begin, end, reset = iterator.__init__, iterator._shutdown_workers, iterator._reset
-        make = loader.__init__
+        wrapped: list[tuple[Any, str, Callable[[float, Arguments], None]]] = [
+            (loader, "__init__", self._loader_made),
+            (iterator, "__init__", self._started),
+            (iterator, "_reset", self._reset),
+            (iterator, "_shutdown_workers", self._ended),
+        ]
         return [
-            replace(loader, "__init__", hidden(self._making(make), make)),
-            replace(iterator, "__init__", hidden(self._starting(begin), begin)),
-            replace(iterator, "_reset", hidden(self._resetting(reset), reset)),
-            replace(iterator, "_shutdown_workers", hidden(self._ending(end), end)),
+            replace(owner, name, hidden(_timed(original, note), original))
+            for owner, name, note in wrapped
+            for original in (getattr(owner, name),)
         ]
 
     def facts(self) -> dict[str, object] | None:
@@ -63,67 +64,40 @@ class WorkerStarts:
         seconds = {"started_s": self._started_s, "ended_s": self._ended_s}
         return {"starts": self._starts.total(), **seconds, "places": places}
 
-    def _making(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
-            try:
-                original(self_, *args, **kwargs)
-            except BaseException as error:
-                strip_frame(error)
-                raise
-            if len(self._made) < _MOST_LOADERS:
-                self._made[id(self_)] = self._own_line(sys._getframe(1))
+    def _loader_made(self, took_s: float, arguments: Arguments) -> None:
+        if len(self._made) < _MOST_LOADERS:
+            self._made[id(arguments[0])] = self._own_line()
 
-        return __init__
+    def _started(self, took_s: float, arguments: Arguments) -> None:
+        """Note a start, for the line that made the loader, or asks for its batches."""
+        made = next((at for each in arguments[1:] if (at := self._made.get(id(each)))), None)
+        self._started_s += took_s
+        self._starts[made or self._own_line()] += 1
 
-    def _starting(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def __init__(*args: Any, **kwargs: Any) -> None:
-            begun, before_s = time.perf_counter(), self._reset_s
-            try:
-                original(*args, **kwargs)
-            except BaseException as error:
-                strip_frame(error)
-                raise
-            self._started_s += time.perf_counter() - begun - (self._reset_s - before_s)
-            loaders = (*args[1:2], *kwargs.values())
-            made = next((at for each in loaders if (at := self._made.get(id(each)))), None)
-            self._starts[made or self._own_line(sys._getframe(1))] += 1
+    def _reset(self, took_s: float, arguments: Arguments) -> None:
+        # Each epoch begins so, workers or not: with the order of the samples.
+        if True in arguments[2:]:
+            self._started_s -= took_s
 
-        return __init__
+    def _ended(self, took_s: float, arguments: Arguments) -> None:
+        self._ended_s += took_s
 
-    def _resetting(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def _reset(*args: Any, **kwargs: Any) -> None:
-            begun = time.perf_counter()
-            try:
-                original(*args, **kwargs)
-            except BaseException as error:
-                strip_frame(error)
-                raise
-            self._reset_s += time.perf_counter() - begun
+    def _own_line(self) -> tuple[str, int] | None:
+        """Return the script's own line that called what is wrapped."""
+        return self._places.own_line(sys._getframe(3)) if self._places is not None else None
 
-        return _reset
 
-    def _ending(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def _shutdown_workers(*args: Any, **kwargs: Any) -> None:
-            begun = time.perf_counter()
-            try:
-                original(*args, **kwargs)
-            except BaseException as error:
-                strip_frame(error)
-                raise
-            self._ended_s += time.perf_counter() - begun
+def _timed(original: Any, note: Callable[[float, Arguments], None]) -> Any:
+    """Return a wrapper that gives `note` the time of a call, and all its arguments."""
 
-        return _shutdown_workers
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        begun = time.perf_counter()
+        try:
+            original(*args, **kwargs)
+        except BaseException as error:
+            strip_frame(error)
+            raise
+        note(time.perf_counter() - begun, (*args, *kwargs.values()))
 
-    def _own_line(self, frame: Any) -> tuple[str, int] | None:
-        """Return the script's own line that makes the loader, or asks for its batches."""
-        for _ in range(_MOST_FRAMES):
-            if frame is None or self._places is None:
-                break
-            if self._places.is_own(frame.f_code.co_filename):
-                return frame.f_code.co_filename, frame.f_lineno
-            frame = frame.f_back
-        return None
+    return wrapper
